@@ -4,7 +4,7 @@
 
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
-use nearpath_gateway::fuzz::{BodyDecoder, DecodedPart, ResponseHead, parse_head};
+use nearpath_gateway::fuzz::{BodyDecoder, DecodedPart, HeadParser, ResponseHead};
 
 /// Facts that a reader has seen of a connection.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -19,18 +19,24 @@ struct Seen {
 /// Reads a response from pieces of these bytes. Returns the bytes that follow it, too.
 fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Seen, Vec<u8>) {
     let (mut seen, mut buffer, mut decoder) = (Seen::default(), BytesMut::new(), None);
+    let mut parser = HeadParser::default();
     for piece in pieces {
         buffer.extend_from_slice(piece);
-        if !seen.is_invalid && step(&mut seen, &mut buffer, &mut decoder).is_none() {
+        if !seen.is_invalid && step(&mut seen, &mut buffer, &mut parser, &mut decoder).is_none() {
             seen.is_invalid = true;
         }
     }
     (seen, buffer.to_vec())
 }
 
-fn step(seen: &mut Seen, buffer: &mut BytesMut, decoder: &mut Option<BodyDecoder>) -> Option<()> {
+fn step(
+    seen: &mut Seen,
+    buffer: &mut BytesMut,
+    parser: &mut HeadParser,
+    decoder: &mut Option<BodyDecoder>,
+) -> Option<()> {
     if decoder.is_none() {
-        let Some(head) = parse_head(buffer).ok()? else {
+        let Some(head) = parser.parse(buffer).ok()? else {
             return Some(());
         };
         note_head(seen, &head);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::Method;
 use nearpath_testkit::{need_root, within};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -57,14 +57,60 @@ struct SeenResponse {
     body: Vec<u8>,
 }
 
-/// Sends a request whose head gets these further lines.
-async fn send(addr: SocketAddr, request: &str, lines: &str) -> SeenResponse {
+/// A running function with the code above.
+struct BothFunction {
+    server: TestServer,
+    spec: Value,
+}
+
+impl BothFunction {
+    /// Starts the function with one more variable and, if asked, with a server that handles one
+    /// connection at a time.
+    async fn start(variable: Option<(&str, &str)>, is_serial: bool) -> Self {
+        let server = TestServer::start().await;
+        let mut spec = http_function(&server.data_dir, "both", CODE);
+        if let Some((name, value)) = variable {
+            spec["envVars"][name] = json!(value);
+        }
+        if is_serial {
+            let source = server.data_dir.join("fn-both/server.py");
+            let threaded = std::fs::read_to_string(&source).unwrap();
+            std::fs::write(&source, threaded.replace("ThreadingHTTP", "HTTP")).unwrap();
+        }
+        server.deploy_ready(&spec).await;
+        Self { server, spec }
+    }
+
+    /// Asserts the path of a call with these further lines: else a test would compare one path with
+    /// itself.
+    async fn assert_path(&self, lines: &str, path: &str) {
+        let lines = format!("x-nearpath-path: ?\r\n{lines}");
+        let text = exchange(
+            self.server.addr,
+            "GET /function/both HTTP/1.1\r\n\r\n",
+            &lines,
+        )
+        .await;
+        let text = String::from_utf8(text).unwrap();
+        let field = format!("\r\nx-nearpath-path: {path}; obstacle=no_domain\r\n");
+        assert!(text.contains(&field), "{path}: {text}");
+    }
+}
+
+/// Sends a request whose head gets these further lines; returns the bytes of the response.
+async fn exchange(addr: SocketAddr, request: &str, lines: &str) -> Vec<u8> {
     let (start, rest) = request.split_once("\r\n").unwrap();
     let text = format!("{start}\r\nhost: site.example\r\nconnection: close\r\n{lines}{rest}");
     let mut stream = TcpStream::connect(addr).await.unwrap();
     stream.write_all(text.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
-    let _ = within(stream.read_to_end(&mut answer)).await;
+    let _ = within(stream.read_to_end(&mut answer)).await; // broken answers end with an error
+    answer
+}
+
+/// Sends a request whose head gets these further lines.
+async fn send(addr: SocketAddr, request: &str, lines: &str) -> SeenResponse {
+    let answer = exchange(addr, request, lines).await;
     let end = answer
         .windows(4)
         .position(|part| part == b"\r\n\r\n")
@@ -100,19 +146,12 @@ async fn send(addr: SocketAddr, request: &str, lines: &str) -> SeenResponse {
 const VIA_WATCHDOG: &str = "x-timeout: 50s\r\n";
 
 #[tokio::test]
-async fn both_ways_give_the_same_responses() {
+async fn both_paths_give_the_same_responses() {
     need_root!();
-    let server = TestServer::start().await;
-    server
-        .deploy_ready(&http_function(&server.data_dir, "both", CODE))
-        .await;
-    let addr = server.addr;
-    let path = |lines: &'static str| async move {
-        let lines = format!("x-nearpath-path: ?\r\n{lines}");
-        send_path(addr, &lines).await
-    };
-    assert_eq!(path("").await, "loopback; obstacle=no_domain");
-    assert_eq!(path(VIA_WATCHDOG).await, "http; obstacle=no_domain");
+    let function = BothFunction::start(None, false).await;
+    let addr = function.server.addr;
+    function.assert_path("", "loopback").await;
+    function.assert_path(VIA_WATCHDOG, "http").await;
     for (request, is_refusal) in [
         ("GET /function/both/a%20b?c=%2F HTTP/1.1\r\n\r\n", false),
         ("GET /function/both HTTP/1.1\r\n\r\n", false),
@@ -154,27 +193,16 @@ async fn both_ways_give_the_same_responses() {
     }
 }
 
-async fn send_path(addr: SocketAddr, lines: &str) -> String {
-    let request = "GET /function/both HTTP/1.1\r\n\r\n";
-    let (start, rest) = request.split_once("\r\n").unwrap();
-    let text = format!("{start}\r\nhost: a\r\nconnection: close\r\n{lines}{rest}");
-    let mut stream = TcpStream::connect(addr).await.unwrap();
-    stream.write_all(text.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    within(stream.read_to_string(&mut answer)).await.unwrap();
-    let path = answer.split("x-nearpath-path: ").nth(1).unwrap_or_default();
-    path.lines().next().unwrap_or_default().to_owned()
-}
-
 #[tokio::test]
 async fn a_call_in_progress_outlives_the_stop_of_its_instance() {
     need_root!();
-    let server = TestServer::start().await;
-    let mut spec = http_function(&server.data_dir, "both", CODE);
-    server.deploy_ready(&spec).await;
+    let function = BothFunction::start(None, false).await;
+    function.assert_path("", "loopback").await;
+    let BothFunction { server, mut spec } = function;
+    // Longer than the watchdog waits before it stops to listen.
     let (addr, request) = (server.addr, "GET /function/both/slow?4 HTTP/1.1\r\n\r\n");
     let slow = tokio::spawn(send(addr, request, ""));
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    tokio::time::sleep(Duration::from_millis(300)).await; // it is with the function by then
     spec["envVars"]["revision"] = json!("2");
     let answer = server
         .send_request(Method::PUT, "/system/functions", spec.to_string())
@@ -190,15 +218,13 @@ async fn a_call_in_progress_outlives_the_stop_of_its_instance() {
 }
 
 #[tokio::test]
-async fn the_limit_of_a_call_is_the_same_on_both_ways() {
+async fn the_limit_of_a_call_is_the_same_on_both_paths() {
     need_root!();
-    let server = TestServer::start().await;
-    let mut spec = http_function(&server.data_dir, "both", CODE);
-    spec["envVars"]["exec_timeout"] = json!("500ms");
-    server.deploy_ready(&spec).await;
+    let function = BothFunction::start(Some(("exec_timeout", "500ms")), false).await;
+    function.assert_path("", "loopback").await;
     let request = "GET /function/both/slow?9 HTTP/1.1\r\n\r\n";
     for lines in ["", VIA_WATCHDOG] {
-        let seen = send(server.addr, request, lines).await;
+        let seen = send(function.server.addr, request, lines).await;
         let text = String::from_utf8_lossy(&seen.body).into_owned();
         assert!(
             seen.status.contains(" 504 "),
@@ -216,24 +242,16 @@ async fn the_limit_of_a_call_is_the_same_on_both_ways() {
 #[tokio::test]
 async fn a_function_whose_watchdog_counts_keeps_its_watchdog() {
     need_root!();
-    let server = TestServer::start().await;
-    let mut spec = http_function(&server.data_dir, "both", CODE);
-    spec["envVars"]["max_inflight"] = json!("1");
-    server.deploy_ready(&spec).await;
-    let path = send_path(server.addr, "x-nearpath-path: ?\r\n").await;
-    assert_eq!(path, "http; obstacle=no_domain");
+    let function = BothFunction::start(Some(("max_inflight", "1")), false).await;
+    function.assert_path("", "http").await;
 }
 
 #[tokio::test]
-async fn both_ways_reach_a_server_that_handles_one_connection_at_a_time() {
+async fn both_paths_reach_a_server_that_handles_one_connection_at_a_time() {
     need_root!();
-    let server = TestServer::start().await;
-    let spec = http_function(&server.data_dir, "both", CODE);
-    let source = server.data_dir.join("fn-both/server.py");
-    let threaded = std::fs::read_to_string(&source).unwrap();
-    std::fs::write(&source, threaded.replace("ThreadingHTTP", "HTTP")).unwrap();
-    server.deploy_ready(&spec).await;
-    let addr = server.addr;
+    let function = BothFunction::start(None, true).await;
+    function.assert_path("", "loopback").await;
+    let addr = function.server.addr;
     for (busy_lines, other_lines) in [("", VIA_WATCHDOG), (VIA_WATCHDOG, "")] {
         // Two callers: one's next request is there when the other's response is written.
         let busy = [(); 2].map(|()| tokio::spawn(send_for_ever(addr, busy_lines)));

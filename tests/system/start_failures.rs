@@ -155,3 +155,17 @@ async fn a_function_without_limits_has_those_of_the_node() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_server_on_another_port_is_told_before_its_start_times_out() {
+    need_root!();
+    let server = TestServer::start().await;
+    let mut spec = http_function(&server.data_dir, "elsewhere", "self.answer(200, b'done')");
+    spec["envVars"]["PORT"] = json!("5001");
+    server.deploy(&spec).await;
+    let why = last_failure(&server, "elsewhere").await;
+    assert!(
+        why.contains("listens on port 5001: set upstream_url to http://127.0.0.1:5001"),
+        "{why}"
+    );
+}

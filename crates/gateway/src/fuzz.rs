@@ -3,4 +3,4 @@
 pub use crate::deliver::function_uri;
 pub use crate::fast_path::{ParseOutcome, PlainRequest, take_plain_request};
 pub use crate::request::{RequestOptions, parse_caller_timeout};
-pub use crate::transport::{BodyDecoder, DecodedPart, ResponseHead, parse_head};
+pub use crate::transport::{BodyDecoder, DecodedPart, HeadParser, ResponseHead};

@@ -135,7 +135,7 @@ pub(crate) async fn run(
     let handler_started_at = Instant::now();
     tokio::select! {
         up = async {
-            let up = tenant.wait_ready(&app).await;
+            let up = tenant.wait_ready(&app, notes).await;
             let _ = identity_ready.await; // QUIC and TLS listen, or never will
             up
         } => {
@@ -380,14 +380,18 @@ impl TenantServer {
     }
 
     /// Waits until the tenant can take calls.
-    async fn wait_ready(&mut self, app: &WatchdogState) -> Result<(), LifecycleError> {
+    async fn wait_ready(
+        &mut self,
+        app: &WatchdogState,
+        notes: &StartNotes,
+    ) -> Result<(), LifecycleError> {
         let Some(server) = &mut self.0 else {
             return Ok(());
         };
         let limit = app.config.start_timeout;
         // The exit as well: a server that has died would be waited for until the timeout.
         let exit = tokio::select! {
-            up = timeout(limit, wait_accepting(&server.addrs, &server.group)) => match up {
+            up = timeout(limit, wait_accepting(&server.addrs, &server.group, notes)) => match up {
                 Ok(addr) => {
                     server.accepting = addr;
                     return Ok(());
@@ -440,8 +444,12 @@ impl ServerProcess {
 }
 
 /// Returns the server's address when a connection could be made. The server sees it close at once, which every server
-/// survives. Until then, a server on another port is logged once.
-async fn wait_accepting(addrs: &[SocketAddr], group: &ProcessGroup) -> Option<SocketAddr> {
+/// survives. Until then, a server on another port is reported once.
+async fn wait_accepting(
+    addrs: &[SocketAddr],
+    group: &ProcessGroup,
+    notes: &StartNotes,
+) -> Option<SocketAddr> {
     let mut delay = PROBE_DELAY_RANGE.0;
     let mut hint_at = Some(Instant::now() + PORT_HINT_DELAY);
     loop {
@@ -453,7 +461,9 @@ async fn wait_accepting(addrs: &[SocketAddr], group: &ProcessGroup) -> Option<So
             if hint.is_empty() {
                 hint_at = Some(Instant::now() + PORT_HINT_DELAY);
             } else {
-                log_line!("waiting for the tenant's server on {addrs:?}{hint}");
+                let text = format!("waiting for the tenant's server on {addrs:?}{hint}");
+                log_line!("{text}");
+                notes.write_remark(&text); // whoever deployed it looks at the function first
             }
         }
         sleep(delay).await;

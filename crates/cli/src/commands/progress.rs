@@ -24,6 +24,8 @@ pub(super) struct WaitItem {
     /// The last phase seen.
     pub(super) phase: Option<ReadyPhase>,
     pub(super) outcome: WaitOutcome,
+    /// The last report of what is wrong.
+    last_failure: Option<String>,
     state: WaitState,
     elapsed: Duration,
 }
@@ -35,9 +37,21 @@ impl WaitItem {
             id,
             phase: None,
             outcome: WaitOutcome::Pending,
+            last_failure: None,
             state,
             elapsed,
         }
+    }
+
+    /// Returns what explains a start that goes on; empty if nothing does.
+    fn remark_text(&self) -> String {
+        let is_starting = matches!(self.phase, Some(ReadyPhase::Starting { .. }));
+        // Tenant's output may be in it, whose escape sequences must not reach the terminal.
+        self.last_failure
+            .as_ref()
+            .filter(|_| is_starting)
+            .map(|text| format!(" ({})", text.replace(char::is_control, " ")))
+            .unwrap_or_default()
     }
 }
 
@@ -60,7 +74,9 @@ pub(super) fn wait(
             .filter(|item| item.outcome == WaitOutcome::Pending)
         {
             // One call per item: a list would hold the whole namespace for a few functions.
-            let phase = ReadyPhase::from_status(&client.function(&item.id)?);
+            let status = client.function(&item.id)?;
+            let phase = ReadyPhase::from_status(&status);
+            item.last_failure = status.last_failure;
             item.elapsed = start.elapsed();
             item.outcome = item.state.observe(item.elapsed, &phase);
             let changed = item.phase.as_ref() != Some(&phase);
@@ -103,8 +119,9 @@ pub(super) fn report_outcome(item: &WaitItem, timeout: Duration) -> ExitStatus {
                 .unwrap_or_default();
             let timeout = nearpath_types::duration::format_duration(timeout);
             eprintln!(
-                "nearpath: {} is not ready after {timeout}: {state}; increase --timeout to wait longer",
-                item.id
+                "nearpath: {} is not ready after {timeout}: {state}{}; increase --timeout to wait longer",
+                item.id,
+                item.remark_text()
             );
             ExitStatus::NotReady
         }

@@ -13,12 +13,13 @@ use std::net::TcpStream as Socket;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use nearpath_wire::lingering_close::LingeringClose;
 use rustix::net::{RecvFlags, Shutdown, recv};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::task::coop::poll_proceed;
 
 use super::conn_state::ConnState;
 
@@ -128,8 +129,12 @@ impl AsyncRead for ClientSocket {
         if self.state.is_read_paused() {
             return Poll::Pending; // the sweep wakes it when it has to read again
         }
+        let turn = ready!(poll_proceed(cx));
         match self.try_without_waiting(|mut socket| socket.read(buf.initialize_unfilled())) {
-            Some(read) => Poll::Ready(read.map(|n| buf.advance(n))),
+            Some(read) => {
+                turn.made_progress();
+                Poll::Ready(read.map(|n| buf.advance(n)))
+            }
             None => self.register_socket()?.poll_read(cx, buf),
         }
     }
@@ -141,8 +146,12 @@ impl AsyncWrite for ClientSocket {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
+        let turn = ready!(poll_proceed(cx));
         match self.try_without_waiting(|mut socket| socket.write(buf)) {
-            Some(written) => Poll::Ready(written),
+            Some(written) => {
+                turn.made_progress();
+                Poll::Ready(written)
+            }
             None => self.register_socket()?.poll_write(cx, buf),
         }
     }
@@ -152,8 +161,12 @@ impl AsyncWrite for ClientSocket {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        let turn = ready!(poll_proceed(cx));
         match self.try_without_waiting(|mut socket| socket.write_vectored(bufs)) {
-            Some(written) => Poll::Ready(written),
+            Some(written) => {
+                turn.made_progress();
+                Poll::Ready(written)
+            }
             None => self.register_socket()?.poll_write_vectored(cx, bufs),
         }
     }
@@ -187,5 +200,30 @@ impl AsyncWrite for ClientSocket {
             .lingering
             .get_or_insert_with(|| Box::new(LingeringClose::begin()));
         lingering.poll_closed(stream, cx).map(Ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use futures_util::poll;
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_writes_without_end_lets_others_run() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = Socket::connect(listener.local_addr().unwrap()).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let mut client = ClientSocket::new(socket, ConnState::new(&Arc::default()));
+        // The socket's buffer takes far more than these bytes.
+        for _ in 0..1000 {
+            if poll!(std::pin::pin!(client.write_all(b"x"))).is_pending() {
+                return;
+            }
+        }
+        panic!("every write was done at once: the other connections of the thread wait");
     }
 }

@@ -7,7 +7,7 @@ mod shm_domains;
 mod tcp;
 
 #[doc(hidden)] // for the fuzz target
-pub use loopback::{BodyDecoder, DecodedPart, ResponseHead, parse_head};
+pub use loopback::{BodyDecoder, DecodedPart, HeadParser, ResponseHead};
 pub(crate) use loopback::{
     EventLoopToken, ExchangeError, InvalidResponse, LoopbackBody, LoopbackPools, PooledConnection,
     ResponseHeadError, ServerBody, ServerResponse, exchange_plain,

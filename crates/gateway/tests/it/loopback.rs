@@ -425,6 +425,11 @@ async fn answers_with_two_meanings_are_errors() {
             "function_failed",
         ),
         ("hello\r\n\r\n", "500 ", "function_failed"),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+            "500 ",
+            "function_failed",
+        ),
     ] {
         let function = ScriptedFunction::start(&[(answer, false)]).await;
         let got = function.get().await;

@@ -4,7 +4,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -282,6 +282,7 @@ impl InstanceMachine for KernelMachine {
                 _admitted: admission,
                 _permit: permit,
             })),
+            last_oom_kills: OnceLock::new(),
         };
         Ok(StartedInstance {
             pid,
@@ -422,6 +423,8 @@ struct KernelProcess {
     /// Session of the watchdog, where no PID namespace ends with it.
     session: Option<Pid>,
     resources: Mutex<Option<ProcessResources>>,
+    /// Kills for lack of memory when the resources were released.
+    last_oom_kills: OnceLock<Option<u64>>,
 }
 
 impl KernelProcess {
@@ -490,7 +493,10 @@ impl InstanceProcess for KernelProcess {
     }
 
     fn oom_kills(&self) -> Option<u64> {
-        self.resources().as_ref()?.cgroup.oom_kills()
+        match self.resources().as_ref() {
+            Some(resources) => resources.cgroup.oom_kills(),
+            None => self.last_oom_kills.get().copied().flatten(),
+        }
     }
 
     fn open_netns(&self) -> io::Result<Option<OwnedFd>> {
@@ -513,6 +519,8 @@ impl InstanceProcess for KernelProcess {
     }
 
     fn release_resources(&self) {
+        // Lost calls ask for it after their instance's end.
+        let _ = self.last_oom_kills.set(self.oom_kills()); // a second release changes nothing
         // without the lock: dropping may take seconds, and others read usage meanwhile
         let resources = self.resources().take();
         drop(resources);

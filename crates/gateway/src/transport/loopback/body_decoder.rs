@@ -27,6 +27,8 @@ enum DecoderState {
     /// After the last chunk, with the bytes of trailers so far.
     Trailers(usize),
     Ended,
+    /// After the data in front of an invalid part.
+    Invalid(InvalidResponse),
 }
 
 /// Next part of a body.
@@ -70,6 +72,35 @@ impl BodyDecoder {
         }
     }
 
+    /// Takes the next parts from the beginning of the buffer. Joins data until it has more than
+    /// `max_bytes`. An invalid part is told after the data in front of it.
+    ///
+    /// # Errors
+    /// If the first part is not framed as announced.
+    pub(super) fn decode_joined(
+        &mut self,
+        buffer: &mut BytesMut,
+        max_bytes: usize,
+    ) -> Result<DecodedPart, InvalidResponse> {
+        let first = match self.decode(buffer)? {
+            DecodedPart::Data(first) if first.len() <= max_bytes => first,
+            other => return Ok(other),
+        };
+        let mut joined = BytesMut::from(&first[..]);
+        drop(first); // the buffer is this decoder's alone again
+        while joined.len() <= max_bytes {
+            match self.decode(buffer) {
+                Ok(DecodedPart::Data(data)) => joined.extend_from_slice(&data),
+                Ok(DecodedPart::End | DecodedPart::Incomplete) => break,
+                Err(error) => {
+                    self.0 = DecoderState::Invalid(error);
+                    break;
+                }
+            }
+        }
+        Ok(DecodedPart::Data(joined.freeze()))
+    }
+
     /// Takes the next part from the beginning of the buffer. Trailers are dropped: a caller that
     /// wants them does not come this way.
     ///
@@ -79,6 +110,7 @@ impl BodyDecoder {
         loop {
             self.0 = match self.0 {
                 DecoderState::Ended => return Ok(DecodedPart::End),
+                DecoderState::Invalid(error) => return Err(error),
                 _ if buffer.is_empty() => return Ok(DecodedPart::Incomplete),
                 DecoderState::UntilClose => return Ok(DecodedPart::Data(buffer.split().freeze())),
                 DecoderState::Length(left) => {
@@ -179,6 +211,48 @@ mod tests {
             }
         }
         Ok((body, decoder.has_ended(), buffer.to_vec()))
+    }
+
+    #[test]
+    fn short_parts_are_joined_and_an_invalid_one_follows() {
+        let mut decoder = BodyDecoder::new(BodyFraming::Chunked);
+        let mut buffer = BytesMut::from("1\r\na\r\n2\r\nbc\r\n3\r\ndef\r\nzz\r\n0\r\n\r\n");
+        let mut next = || decoder.decode_joined(&mut buffer, 2);
+        assert_eq!(next(), Ok(DecodedPart::Data("abc".into())));
+        assert_eq!(next(), Ok(DecodedPart::Data("def".into())));
+        assert_eq!(next(), Err(InvalidResponse::Chunk));
+        let mut decoder = BodyDecoder::new(BodyFraming::Chunked);
+        let mut buffer = BytesMut::from("1\r\na\r\nzz\r\n0\r\n\r\n");
+        let mut next = || decoder.decode_joined(&mut buffer, 9);
+        assert_eq!(next(), Ok(DecodedPart::Data("a".into())));
+        assert_eq!(next(), Err(InvalidResponse::Chunk));
+        assert_eq!(next(), Err(InvalidResponse::Chunk));
+    }
+
+    proptest! {
+        #[test]
+        fn joined_parts_are_the_parts(
+            chunks in proptest::collection::vec(1usize..9, 0..9), cuts in proptest::collection::vec(1usize..7, 1..40), max in 0usize..12
+        ) {
+            let mut wire = Vec::new();
+            for length in &chunks {
+                wire.extend_from_slice(format!("{length:x}\r\n{}\r\n", "x".repeat(*length)).as_bytes());
+            }
+            wire.extend_from_slice(b"0\r\n\r\nrest");
+            let (mut decoder, mut buffer) = (BodyDecoder::new(BodyFraming::Chunked), BytesMut::new());
+            let (mut rest, mut body, mut cuts) = (&wire[..], 0, cuts.into_iter().cycle());
+            while !rest.is_empty() {
+                let (piece, after) = rest.split_at(cuts.next().unwrap().min(rest.len()));
+                buffer.extend_from_slice(piece);
+                rest = after;
+                while let DecodedPart::Data(data) = decoder.decode_joined(&mut buffer, max).unwrap() {
+                    body += data.len();
+                }
+            }
+            prop_assert!(decoder.has_ended());
+            prop_assert_eq!(body, chunks.iter().sum::<usize>());
+            prop_assert_eq!(&buffer[..], b"rest");
+        }
     }
 
     #[test]

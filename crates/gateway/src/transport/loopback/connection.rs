@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 use super::event_loop::EventLoopToken;
-use super::response_head::{InvalidResponse, MAX_HEAD_BYTES, ResponseHead, parse_head};
+use super::response_head::{HeadParser, InvalidResponse, MAX_HEAD_BYTES, ResponseHead};
 
 /// Read buffer for a usual response.
 const READ_RESERVE_BYTES: usize = 4096;
@@ -87,7 +87,7 @@ impl LoopbackConnection {
 
     /// Reads the final head of the response.
     pub(super) async fn read_head(&mut self) -> Result<ResponseHead, ResponseHeadError> {
-        let mut parsed_bytes = 0;
+        let (mut parser, mut parsed_bytes) = (HeadParser::default(), 0);
         loop {
             if self.read_more().await? == 0 {
                 return Err(ResponseHeadError::Closed);
@@ -95,7 +95,7 @@ impl LoopbackConnection {
             // Not for each piece: parsing a head again for every byte would cost its square.
             let is_parsed =
                 has_blank_line(&self.buffer[parsed_bytes..]) || self.buffer.len() >= MAX_HEAD_BYTES; // which refuses it
-            if is_parsed && let Some(head) = parse_head(&mut self.buffer)? {
+            if is_parsed && let Some(head) = parser.parse(&mut self.buffer)? {
                 return Ok(head);
             }
             // The last bytes may begin the blank line.

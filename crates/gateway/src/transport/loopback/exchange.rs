@@ -9,14 +9,12 @@ use super::body_decoder::{BodyDecoder, DecodedPart};
 use super::connection::ResponseHeadError;
 use super::pooled_connection::PooledConnection;
 use super::response_body::LoopbackBody;
-use super::response_head::{BodyFraming, ResponseHead};
+use super::response_head::{BodyFraming, InvalidResponse, ResponseHead};
 
 /// Maximum length of a body that is awaited with its head. Longer ones stream.
 const MAX_BUFFERED_BODY_BYTES: u64 = 64 * 1024;
 /// Time for a short body to follow its head. Simple servers write them apart, within some 100 µs.
 const BODY_GRACE: Duration = Duration::from_millis(2);
-/// End of a chunked body without trailers.
-const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// Response of a function's own server.
 pub(crate) struct ServerResponse {
@@ -64,11 +62,14 @@ async fn exchange_without_limit(
     body: Bytes,
 ) -> Result<ServerResponse, ResponseHeadError> {
     let written = connection.write_request(head, body).await;
-    let mut head = match (connection.read_head().await, &written) {
+    let mut head = match connection.read_head().await {
         // A server may answer and close before it has read the whole request.
-        (Ok(head), _) => head,
-        (Err(error), Ok(())) => return Err(error),
-        (Err(error), Err(_)) => return Err(written.err().map_or(error, Into::into)),
+        Ok(head) => head,
+        Err(ResponseHeadError::Invalid(error)) => return Err(error.into()),
+        Err(error) => {
+            connection.note_loss();
+            return Err(written.err().map_or(error, Into::into));
+        }
     };
     head.keeps_alive &= written.is_ok(); // the server would take a later request for the rest
     connection.note_response();
@@ -81,7 +82,7 @@ async fn exchange_without_limit(
         let body = connection.buffer.split_to(length as usize).freeze();
         return Ok(buffered_response(connection, head, body));
     }
-    if let Some(body) = take_arrived_chunks(&mut connection, &head) {
+    if let Some(body) = take_arrived_chunks(&mut connection, &head)? {
         return Ok(buffered_response(connection, head, body));
     }
     let body = LoopbackBody::new(connection, &head);
@@ -111,21 +112,28 @@ async fn await_body(connection: &mut PooledConnection, length: usize) -> bool {
 }
 
 /// Takes a chunked body that has arrived whole; `None`: it streams.
-fn take_arrived_chunks(connection: &mut PooledConnection, head: &ResponseHead) -> Option<Bytes> {
-    let has_arrived = head.framing == BodyFraming::Chunked
-        && connection.buffer.ends_with(LAST_CHUNK)
-        && !head.names_hop_fields;
+///
+/// # Errors
+/// If what has arrived is invalid: the caller can still be told.
+fn take_arrived_chunks(
+    connection: &mut PooledConnection,
+    head: &ResponseHead,
+) -> Result<Option<Bytes>, InvalidResponse> {
+    if head.framing != BodyFraming::Chunked || connection.buffer.is_empty() {
+        return Ok(None);
+    }
     // On a copy: what turns out to be incomplete streams from its beginning.
-    let mut buffer = has_arrived.then(|| connection.buffer.clone())?;
+    let mut buffer = connection.buffer.clone();
     let mut decoder = BodyDecoder::new(head.framing);
     let mut body = BytesMut::new();
-    while let Ok(DecodedPart::Data(data)) = decoder.decode(&mut buffer) {
+    while let DecodedPart::Data(data) = decoder.decode(&mut buffer)? {
         body.extend_from_slice(&data);
     }
-    decoder.has_ended().then(|| {
-        connection.buffer = buffer;
-        body.freeze()
-    })
+    if !decoder.has_ended() || head.names_hop_fields {
+        return Ok(None);
+    }
+    connection.buffer = buffer;
+    Ok(Some(body.freeze()))
 }
 
 fn buffered_response(

@@ -9,6 +9,7 @@ mod body_decoder;
 mod connection;
 mod event_loop;
 mod exchange;
+mod idle_limit;
 mod oom_kills;
 mod pooled_connection;
 mod pools;
@@ -28,4 +29,4 @@ pub(crate) use response_head::InvalidResponse;
 #[doc(hidden)] // for the fuzz target
 pub use body_decoder::{BodyDecoder, DecodedPart};
 #[doc(hidden)]
-pub use response_head::{ResponseHead, parse_head};
+pub use response_head::{HeadParser, ResponseHead};

@@ -17,7 +17,7 @@ impl OomKills {
         if self.count.is_some() && count > self.count {
             self.grown_at = Some(now);
         }
-        self.count = count;
+        self.count = count.or(self.count); // an instance that has ended counts no more
     }
 
     /// Returns whether a kill may have ended a call that began then. A kill ends all calls in

@@ -2,6 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::connection::LoopbackConnection;
 use super::server_pool::{ServerPool, UnansweredMark};
@@ -12,18 +13,42 @@ pub(crate) struct PooledConnection {
     pool: Arc<ServerPool>,
     /// Kept until the connection's first response.
     unanswered: Option<UnansweredMark>,
+    /// Time for which it was idle before this request; `None`: it is new.
+    idle_before: Option<Duration>,
 }
 
 impl PooledConnection {
-    pub(super) fn new(
+    pub(super) fn opened(
         connection: LoopbackConnection,
         pool: Arc<ServerPool>,
-        unanswered: Option<UnansweredMark>,
+        unanswered: UnansweredMark,
     ) -> Self {
         Self {
             connection,
             pool,
-            unanswered,
+            unanswered: Some(unanswered),
+            idle_before: None,
+        }
+    }
+
+    pub(super) fn reused(
+        connection: LoopbackConnection,
+        pool: Arc<ServerPool>,
+        idle_before: Duration,
+    ) -> Self {
+        Self {
+            connection,
+            pool,
+            unanswered: None,
+            idle_before: Some(idle_before),
+        }
+    }
+
+    /// Notes that the server closed the connection without a response. It may have done so before
+    /// the request arrived.
+    pub(super) fn note_loss(&self) {
+        if let Some(idle_before) = self.idle_before {
+            self.pool.note_closed(idle_before);
         }
     }
 

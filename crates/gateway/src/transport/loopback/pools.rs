@@ -31,11 +31,11 @@ impl LoopbackPools {
         event_loop: &EventLoopToken,
     ) -> Option<PooledConnection> {
         let pool = self.pool_of(endpoint, server);
-        if let Some(idle) = pool.take_idle(event_loop) {
-            return Some(PooledConnection::new(idle, pool, None));
+        if let Some((idle, idle_before)) = pool.take_idle(event_loop) {
+            return Some(PooledConnection::reused(idle, pool, idle_before));
         }
         let (opened, unanswered) = pool.open(event_loop).await?;
-        Some(PooledConnection::new(opened, pool, Some(unanswered)))
+        Some(PooledConnection::opened(opened, pool, unanswered))
     }
 
     /// Returns whether a kill for lack of memory may have ended a call that began then.

@@ -11,9 +11,9 @@ use super::body_decoder::{BodyDecoder, DecodedPart};
 use super::pooled_connection::PooledConnection;
 use super::response_head::ResponseHead;
 
-/// Pieces up to this length get memory of their own: others share the buffer that they were read
-/// into, and keep it as long as a slow caller has not taken them.
-const MAX_COPIED_BYTES: usize = 8 * 1024;
+/// Pieces up to this length are joined, in memory of their own. Alone they would cost a frame and a
+/// write each, and keep the buffer that they were read into while a slow caller takes them.
+const MAX_JOINED_BYTES: usize = 8 * 1024;
 
 /// Body with its connection, which is kept for another request after the last byte.
 pub(crate) struct LoopbackBody {
@@ -50,10 +50,10 @@ impl LoopbackBody {
             return Poll::Ready(None);
         };
         loop {
-            match self.decoder.decode(&mut connection.buffer) {
-                Ok(DecodedPart::Data(data)) if data.len() <= MAX_COPIED_BYTES => {
-                    return Poll::Ready(Some(Ok(Bytes::copy_from_slice(&data))));
-                }
+            match self
+                .decoder
+                .decode_joined(&mut connection.buffer, MAX_JOINED_BYTES)
+            {
                 Ok(DecodedPart::Data(data)) => return Poll::Ready(Some(Ok(data))),
                 Ok(DecodedPart::End) => return Poll::Ready(None),
                 Err(error) => return Poll::Ready(Some(Err(error.into()))),

@@ -10,6 +10,8 @@ use http::StatusCode;
 const MAX_HEADERS: usize = 128;
 /// Maximum bytes of a response's head.
 pub(super) const MAX_HEAD_BYTES: usize = 64 * 1024;
+/// Maximum informational heads before the final one.
+const MAX_INFORMATIONAL_HEADS: u32 = 100;
 const LENGTH_NAME: &[u8] = b"content-length";
 
 /// End of a response's body (RFC 9112 section 6.3).
@@ -32,6 +34,9 @@ pub enum InvalidResponse {
     /// The head has too many bytes or fields.
     #[error("its head is larger than 64 KiB or has more than 128 fields")]
     TooLarge,
+    /// Too many informational heads precede the final one.
+    #[error("more than 100 informational heads precede the final one (RFC 9110 section 15.2)")]
+    Informational,
     /// The server changes the protocol, which no request asks for.
     #[error(
         "status 101 changes a protocol that the request did not ask to change (RFC 9110 section 15.2.2)"
@@ -84,20 +89,41 @@ struct HopFields {
     names_others: bool,
 }
 
-/// Takes the final head of a response from the beginning of the buffer; `None`: incomplete.
-/// Informational heads before it are dropped.
-///
-/// # Errors
-/// If no later byte can make it valid.
-pub fn parse_head(buffer: &mut BytesMut) -> Result<Option<ResponseHead>, InvalidResponse> {
-    loop {
-        match parse_one(buffer) {
-            // No request asks for another protocol: what follows would not be HTTP.
-            Ok(Some(head)) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
-                return Err(InvalidResponse::SwitchingProtocols);
+/// Parser of one response's head.
+#[derive(Debug, Default)]
+pub struct HeadParser {
+    /// Informational heads so far.
+    informational: u32,
+}
+
+impl HeadParser {
+    /// Takes the final head of a response from the beginning of the buffer; `None`: incomplete.
+    /// Informational heads before it are dropped.
+    ///
+    /// # Errors
+    /// If no later byte can make it valid.
+    pub fn parse(
+        &mut self,
+        buffer: &mut BytesMut,
+    ) -> Result<Option<ResponseHead>, InvalidResponse> {
+        loop {
+            match parse_one(buffer) {
+                // No request asks for another protocol: what follows would not be HTTP.
+                Ok(Some(head)) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
+                    return Err(InvalidResponse::SwitchingProtocols);
+                }
+                Ok(Some(head)) if head.status.is_informational() => self.note_informational()?,
+                other => return other,
             }
-            Ok(Some(head)) if head.status.is_informational() => {}
-            other => return other,
+        }
+    }
+
+    /// Bounds the work for a response that never comes.
+    fn note_informational(&mut self) -> Result<(), InvalidResponse> {
+        self.informational += 1;
+        match self.informational <= MAX_INFORMATIONAL_HEADS {
+            true => Ok(()),
+            false => Err(InvalidResponse::Informational),
         }
     }
 }
@@ -219,8 +245,15 @@ fn span_range((start, end): ByteSpan) -> Range<usize> {
     usize::from(start)..usize::from(end)
 }
 
-/// Parses a length: digits only (RFC 9110 section 8.6).
+/// Parses a length, or a list of equal ones (RFC 9110 section 8.6).
 fn parse_length(value: &[u8]) -> Option<u64> {
+    let mut lengths = value.split(|byte| *byte == b',').map(parse_digits);
+    let first = lengths.next()??;
+    lengths.all(|other| other == Some(first)).then_some(first)
+}
+
+fn parse_digits(value: &[u8]) -> Option<u64> {
+    let value = value.trim_ascii();
     let is_digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(value)
         .ok()
@@ -236,7 +269,7 @@ mod tests {
 
     fn parse(text: &str) -> (Result<Option<ResponseHead>, InvalidResponse>, String) {
         let mut buffer = BytesMut::from(text);
-        let parsed = parse_head(&mut buffer);
+        let parsed = HeadParser::default().parse(&mut buffer);
         (parsed, String::from_utf8(buffer.to_vec()).unwrap())
     }
 
@@ -282,6 +315,7 @@ mod tests {
                 "1.1 200 OK\r\ncontent-length: 3\r\ncontent-length: 3",
                 (200, Length(3), true),
             ),
+            ("1.1 200 OK\r\ncontent-length: 3, 3", (200, Length(3), true)),
             (
                 "1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked",
                 (200, Chunked, false),
@@ -306,6 +340,10 @@ mod tests {
                 InvalidResponse::Framing,
             ),
             ("1.1 200 OK\r\ncontent-length: +3", InvalidResponse::Framing),
+            (
+                "1.1 200 OK\r\ncontent-length: 3, 4",
+                InvalidResponse::Framing,
+            ),
             (
                 "1.1 200 OK\r\ntransfer-encoding: gzip, chunked",
                 InvalidResponse::Framing,
@@ -337,6 +375,13 @@ mod tests {
     }
 
     #[test]
+    fn informational_heads_have_a_limit() {
+        let text = |count| "HTTP/1.1 103 Early\r\n\r\n".repeat(count) + "HTTP/1.1 204 None\r\n\r\n";
+        assert_eq!(facts(&text(100)).unwrap().0, 204);
+        assert_eq!(facts(&text(101)), Err(InvalidResponse::Informational));
+    }
+
+    #[test]
     fn chunks_hide_a_length() {
         let head =
             parse("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -349,17 +394,18 @@ mod tests {
         fn a_head_in_pieces_is_the_same(cut in 1usize..60) {
             let text = "HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: 12\r\n\r\nbody";
             let mut buffer = BytesMut::from(&text[..cut.min(text.len())]);
-            let first = parse_head(&mut buffer).unwrap();
+            let mut parser = HeadParser::default();
+            let first = parser.parse(&mut buffer).unwrap();
             if first.is_none() {
                 buffer.extend_from_slice(&text.as_bytes()[cut.min(text.len())..]);
-                prop_assert_eq!(parse_head(&mut buffer).unwrap().unwrap().framing, BodyFraming::Length(12));
+                prop_assert_eq!(parser.parse(&mut buffer).unwrap().unwrap().framing, BodyFraming::Length(12));
             }
         }
 
         #[test]
         fn any_bytes_are_parsed_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut buffer = BytesMut::from(&bytes[..]);
-            let _ = parse_head(&mut buffer);
+            let _ = HeadParser::default().parse(&mut buffer);
             prop_assert!(buffer.len() <= bytes.len());
         }
     }

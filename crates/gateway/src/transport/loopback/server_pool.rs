@@ -13,14 +13,11 @@ use tokio::time::timeout;
 
 use super::connection::LoopbackConnection;
 use super::event_loop::EventLoopToken;
+use super::idle_limit::IdleLimit;
 use super::oom_kills::OomKills;
 use super::unanswered::UnansweredConnections;
 use crate::function::InstanceEndpoint;
 
-/// Age at which an idle connection is closed, as in the watchdog. Servers close theirs after some
-/// seconds, perhaps just when a request is sent, so this is far below. A sweep adds up to its
-/// interval.
-const MAX_IDLE_AGE: Duration = Duration::from_millis(500);
 /// Maximum idle connections of an instance.
 const MAX_IDLE_CONNECTIONS: usize = 1024;
 /// Maximum connections of an instance that are being opened. A simple server has a backlog of five,
@@ -43,6 +40,7 @@ pub(super) struct ServerPool {
 struct PoolState {
     /// In the order in which they became idle.
     idle: Vec<IdleConnection>,
+    idle_limit: IdleLimit,
     opening: u32,
     /// End of the pause after an attempt that took too long.
     opens_from: Option<Instant>,
@@ -59,8 +57,8 @@ struct IdleConnection {
 }
 
 impl IdleConnection {
-    fn is_young(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.since) < MAX_IDLE_AGE
+    fn age_at(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.since)
     }
 }
 
@@ -79,16 +77,31 @@ impl ServerPool {
         }
     }
 
-    /// Takes an idle connection, if one can carry a request now.
-    pub(super) fn take_idle(&self, event_loop: &EventLoopToken) -> Option<LoopbackConnection> {
+    /// Takes an idle connection, if one can carry a request now; with the time for which it was
+    /// idle.
+    pub(super) fn take_idle(
+        &self,
+        event_loop: &EventLoopToken,
+    ) -> Option<(LoopbackConnection, Duration)> {
         let now = Instant::now();
         loop {
             // The lock is free again before a useless one is closed.
-            let idle = self.lock_state().pop_idle(event_loop)?;
-            if idle.is_young(now) && idle.connection.is_open_and_silent() {
-                return Some(idle.connection);
+            let (idle, limit) = self.lock_state().pop_idle(event_loop, now)?;
+            let age = idle.age_at(now);
+            if age >= limit {
+                continue;
             }
+            if idle.connection.is_open_and_silent() {
+                return Some((idle.connection, age));
+            }
+            self.note_closed(age);
         }
+    }
+
+    /// Notes that the server had closed a connection that was idle for so long.
+    pub(super) fn note_closed(&self, idle_age: Duration) {
+        let now = Instant::now();
+        self.lock_state().idle_limit.note_closed(idle_age, now);
     }
 
     /// Opens a connection. `None`: nothing could be sent, and the watchdog can tell why, or wait.
@@ -139,8 +152,11 @@ impl ServerPool {
     /// Closes connections that were idle for too long. Returns whether the pool is still needed.
     pub(super) fn sweep_idle(&self, now: Instant) -> bool {
         let is_withdrawn = self.endpoint.is_withdrawn();
-        let is_old = |idle: &mut IdleConnection| is_withdrawn || !idle.is_young(now);
-        let old: Vec<_> = self.lock_state().idle.extract_if(.., is_old).collect();
+        let mut state = self.lock_state();
+        let limit = state.idle_limit.limit_at(now);
+        let is_old = |idle: &mut IdleConnection| is_withdrawn || idle.age_at(now) >= limit;
+        let old: Vec<_> = state.idle.extract_if(.., is_old).collect();
+        drop(state);
         drop(old); // without the lock
         !is_withdrawn
     }
@@ -168,12 +184,16 @@ impl ServerPool {
 }
 
 impl PoolState {
-    /// Takes the newest connection, first of those that this event loop watches.
-    fn pop_idle(&mut self, event_loop: &EventLoopToken) -> Option<IdleConnection> {
+    /// Takes the newest connection, first of those that this event loop watches; with the age limit.
+    fn pop_idle(
+        &mut self,
+        event_loop: &EventLoopToken,
+        now: Instant,
+    ) -> Option<(IdleConnection, Duration)> {
         let is_own = |idle: &IdleConnection| idle.connection.is_registered_with(event_loop);
         let own = self.idle.iter().rposition(is_own);
         let index = own.or(self.idle.len().checked_sub(1))?;
-        Some(self.idle.remove(index))
+        Some((self.idle.remove(index), self.idle_limit.limit_at(now)))
     }
 }
 
