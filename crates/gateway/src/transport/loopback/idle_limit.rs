@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// interval.
 const MAX_IDLE_AGE: Duration = Duration::from_millis(500);
 /// Time after which a shorter limit is forgotten: the close may have had another cause.
-const LEARNED_TIME: Duration = Duration::from_secs(10);
+const LEARNED_LIFETIME: Duration = Duration::from_secs(10);
 
 /// Age limit of a server's idle connections.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ impl IdleLimit {
     pub(super) fn note_closed(&mut self, idle_age: Duration, now: Instant) {
         // Half: the close was earlier than it was found.
         let limit = self.limit_at(now).min(idle_age / 2);
-        self.learned = Some((limit, now + LEARNED_TIME));
+        self.learned = Some((limit, now + LEARNED_LIFETIME));
     }
 }
 

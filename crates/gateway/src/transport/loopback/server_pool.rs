@@ -27,7 +27,7 @@ const MAX_OPENING: u32 = 4;
 /// longer.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(50);
 /// Time without further attempts after one that took too long: each would delay its request.
-const OPEN_PAUSE: Duration = Duration::from_secs(1);
+const OPEN_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Connections to one instance.
 pub(super) struct ServerPool {
@@ -42,7 +42,7 @@ struct PoolState {
     idle: Vec<IdleConnection>,
     idle_limit: IdleLimit,
     opening: u32,
-    /// End of the pause after an attempt that took too long.
+    /// End of the backoff after an attempt that took too long.
     opens_from: Option<Instant>,
     unanswered: UnansweredConnections,
     oom_kills: OomKills,
@@ -112,7 +112,7 @@ impl ServerPool {
         let _permit = self.begin_opening()?;
         let opening = LoopbackConnection::open(&self.server, event_loop);
         let Ok(opened) = timeout(OPEN_TIMEOUT, opening).await else {
-            self.lock_state().opens_from = Some(Instant::now() + OPEN_PAUSE);
+            self.lock_state().opens_from = Some(Instant::now() + OPEN_BACKOFF);
             return None;
         };
         let connection = opened.ok()?;
@@ -126,8 +126,8 @@ impl ServerPool {
         let mut state = self.lock_state();
         // Calls of this connection begin later, and are not to blame an earlier kill.
         state.oom_kills.note_count(kills, now);
-        let is_paused = state.opens_from.is_some_and(|from| now < from);
-        if state.opening >= MAX_OPENING || is_paused {
+        let is_backing_off = state.opens_from.is_some_and(|from| now < from);
+        if state.opening >= MAX_OPENING || is_backing_off {
             return None;
         }
         state.opening += 1;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Age at which a connection carries no further request, as in the watchdog.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(1);
 /// Time after which new connections without any answer mean that the server accepts none of them.
-const MAX_ACCEPT_WAIT: Duration = Duration::from_millis(20);
+const ACCEPT_GRACE: Duration = Duration::from_millis(20);
 /// Age limit in that case: long enough for many requests, short beside a caller's patience.
 const MAX_CONTENDED_AGE: Duration = Duration::from_millis(20);
 
@@ -43,9 +43,7 @@ impl UnansweredConnections {
     /// Returns the age at which other connections end.
     pub(super) fn connection_age_limit(&self, now: Instant) -> Duration {
         match self.since {
-            Some(since) if now.saturating_duration_since(since) > MAX_ACCEPT_WAIT => {
-                MAX_CONTENDED_AGE
-            }
+            Some(since) if now.saturating_duration_since(since) > ACCEPT_GRACE => MAX_CONTENDED_AGE,
             _ => MAX_CONNECTION_AGE,
         }
     }
