@@ -9,8 +9,8 @@ use http::{Request, Response};
 use nearpath_controller::Controller;
 use nearpath_gateway::GatewayControl;
 use nearpath_node::Node;
-use nearpath_types::FunctionId;
 use nearpath_types::chain_status::DirectCallCounts;
+use nearpath_types::{DesiredFunction, FunctionId};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tower::ServiceExt;
@@ -67,11 +67,16 @@ impl ControlHandle {
             // The closed controller still knows the last committed state; only what was woken since
             // is missing there.
             let mut desired = controller.model().desired_state();
-            let asleep = desired
-                .functions
-                .iter_mut()
-                .filter(|one| one.replicas == 0 && woken.contains(&one.spec.id()));
-            asleep.for_each(|one| one.replicas = 1);
+            for id in woken.iter() {
+                let asleep = desired.functions.get(id).filter(|one| one.replicas == 0);
+                if let Some(asleep) = asleep.cloned() {
+                    let awake = DesiredFunction {
+                        replicas: 1,
+                        ..DesiredFunction::clone(&asleep)
+                    };
+                    desired.functions.insert(id.clone(), awake);
+                }
+            }
             node.apply_desired(desired);
         }
         true
