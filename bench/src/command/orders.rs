@@ -70,7 +70,9 @@ async fn measure_functions(
     let server = NearpathServer::start(folder.path()).await?;
     let orders = OrderTarget {
         resting: process_tree(&[server.pid()]).len(),
-        names: (0..orders).map(|number| format!("order-{number}")).collect(),
+        names: (0..orders)
+            .map(|number| format!("order-{number}"))
+            .collect(),
         server,
     };
     orders.deploy_sleeping(functions).await?;
@@ -80,7 +82,10 @@ async fn measure_functions(
     let one = async |variant: usize| {
         let sample = orders.measure_orders(VARIANTS[variant]).await?;
         let mut costs = costs.borrow_mut();
-        costs.entry(variant).or_default().push(sample.cpu_us_per_request / 1e3);
+        costs
+            .entry(variant)
+            .or_default()
+            .push(sample.cpu_us_per_request / 1e3);
         Ok::<_, io::Error>(sample)
     };
     comparison.measure_case(&case, &VARIANTS, one).await?;

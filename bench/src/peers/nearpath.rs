@@ -110,7 +110,8 @@ impl NearpathServer {
     }
 
     pub(crate) async fn update_function(&self, spec: &Value) -> io::Result<()> {
-        self.send_order(Method::PUT, "/system/functions", spec).await
+        self.send_order(Method::PUT, "/system/functions", spec)
+            .await
     }
 
     /// Sends the order to remove a function; returns its status.

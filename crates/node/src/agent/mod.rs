@@ -511,13 +511,13 @@ impl NodeAgent {
         let mut has_changed = false;
         for id in changed {
             let needed = self.needed_revisions(id);
-            if self.needed.get(id).unwrap_or(&BTreeSet::new()) != &needed {
-                artifacts.set_needed(id, needed.clone());
-                self.needed.insert(id.clone(), needed);
+            let before = match needed.is_empty() {
+                true => self.needed.remove(id),
+                false => self.needed.insert(id.clone(), needed.clone()),
+            };
+            if before.unwrap_or_default() != needed {
+                artifacts.set_needed(id, needed);
                 has_changed = true;
-            }
-            if !self.functions.contains_key(id) {
-                self.needed.remove(id);
             }
         }
         // Before the first desired state every copy would look unneeded.
