@@ -24,7 +24,7 @@ const VARIANTS: [&str; 5] = ["deploy", "update", "wake", "sleep", "remove"];
 /// Orders that are sent at once to deploy the functions: they share an fsync.
 const CONCURRENT_DEPLOYS: usize = 64;
 /// Time for which processes must have come and gone: the platform's work ends after theirs.
-const SETTLE_TIME: Duration = Duration::from_millis(500);
+const SETTLE_INTERVAL: Duration = Duration::from_millis(500);
 /// Time in which instances start or end.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time of a measurement without orders.
@@ -209,7 +209,7 @@ impl OrderTarget {
     async fn wait_instances(&self, each: usize) -> io::Result<()> {
         let expected = self.resting + each * self.names.len();
         let (end, mut settled) = (Instant::now() + SETTLE_TIMEOUT, Instant::now());
-        while settled.elapsed() < SETTLE_TIME {
+        while settled.elapsed() < SETTLE_INTERVAL {
             tokio::time::sleep(Duration::from_millis(20)).await;
             let running = process_tree(&[self.server.pid()]).len();
             if running != expected {

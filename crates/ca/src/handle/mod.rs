@@ -89,7 +89,7 @@ impl IssuerHandle {
         }
     }
 
-    /// Replaces the permitted callers of some functions; an empty list: nobody calls it.
+    /// Replaces the permitted callers of some functions; an empty list: no caller.
     pub fn update_callers(&self, changed: BTreeMap<FunctionId, Vec<FunctionId>>) {
         // Without its thread no instance is called any more.
         let _ = self.jobs.send(IssuerCommand::UpdateCallers(changed));

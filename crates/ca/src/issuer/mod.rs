@@ -236,7 +236,7 @@ impl Issuer {
     }
 
     /// Replaces the permitted callers of some functions, and updates the instances whose callers
-    /// changed. An empty list means that nobody calls the function.
+    /// changed. An empty list means that the function has no caller.
     pub(crate) fn update_callers(
         &mut self,
         changed: BTreeMap<FunctionId, Vec<FunctionId>>,

@@ -6,6 +6,7 @@
 
 mod allocations;
 mod chain_threads;
+mod function_changes;
 mod function_state;
 mod instance_factory;
 mod instance_record;
@@ -16,7 +17,6 @@ mod retry_queue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::os::fd::OwnedFd;
-use std::ptr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -28,7 +28,6 @@ use nearpath_types::{
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
 
-use crate::chains::PolicyChanges;
 use crate::config::SettleHook;
 use crate::identity::DirectCallers;
 use crate::instance::ending::{EndReport, InstanceEnding};
@@ -36,7 +35,6 @@ use crate::instance::lifecycle::{InstanceEvent, StopRequest};
 use crate::metrics::NodeMetrics;
 use crate::placement::placer::{PLACEMENT_INTERVAL, Placer};
 use crate::reconcile::{self, ReconcileAction};
-use function_state::FunctionState;
 use instance_record::{InstanceRecord, UsageMeter};
 use instance_table::InstanceTable;
 use publisher::FunctionStates;
@@ -196,37 +194,6 @@ impl NodeAgent {
         self.retries.next_time()
     }
 
-    /// Forgets a removed function with its last instance: until then, its end is still reported.
-    fn drop_if_gone(&mut self, id: &FunctionId) {
-        let is_removed = |function: &FunctionState| function.desired.is_none();
-        if !self.instances.has_instances(id) && self.functions.get(id).is_some_and(is_removed) {
-            self.functions.remove(id);
-            self.factory.context.logs.remove_function(id);
-            self.changed_policies.insert(id.clone());
-        }
-    }
-
-    /// Applies changed policies to the chains and to the callers over QUIC and TLS.
-    fn apply_policies(&mut self) {
-        let policy_of = |id: FunctionId| {
-            let policy = self
-                .functions
-                .get(&id)
-                .and_then(FunctionState::shared_policy);
-            (id, policy)
-        };
-        let changes: PolicyChanges = mem::take(&mut self.changed_policies)
-            .into_iter()
-            .map(policy_of)
-            .collect();
-        if changes.is_empty() {
-            return;
-        }
-        let identities = &self.factory.context.identities;
-        identities.update_callers(&mut self.callers, &changes);
-        self.factory.domains.apply_changes(&changes);
-    }
-
     fn reconcile_function(
         &mut self,
         id: &FunctionId,
@@ -349,33 +316,6 @@ impl NodeAgent {
                 self.changed.extend(self.functions.keys().cloned());
             }
         }
-    }
-
-    /// Applies what differs from the last desired state, however many were sent in between.
-    fn apply_desired(&mut self, desired: &mut watch::Receiver<DesiredState>) {
-        let desired = desired.borrow_and_update().clone();
-        let is_first = self.applied.is_none();
-        let before = self.applied.take().unwrap_or_default();
-        for change in desired.functions.changes_since(&before.functions) {
-            let function = self.functions.entry(change.id.clone()).or_default();
-            let policy = function.shared_policy();
-            match change.after {
-                Some(desired) => function.apply_desired(Arc::clone(desired)),
-                None => function.desired = None,
-            }
-            // An equal policy stays the same value.
-            if policy.map(|policy| Arc::as_ptr(&policy)) != function.policy().map(ptr::from_ref) {
-                self.changed_policies.insert(change.id.clone());
-            }
-            self.changed.insert(change.id.clone());
-        }
-        self.applied = Some(desired);
-        if is_first {
-            let logs = &self.factory.context.logs;
-            logs.remove_others(self.functions.keys());
-        }
-        // Before a start: an instance joins its chain then.
-        self.apply_policies();
     }
 
     fn handle_event(&mut self, event: InstanceEvent) {
@@ -502,52 +442,5 @@ impl NodeAgent {
             }
             let _ = reply.send(usage); // the caller may have left
         });
-    }
-
-    /// Removes copies that neither a desired function nor a living instance needs, when that has
-    /// changed.
-    fn collect_artifacts(&mut self, changed: &BTreeSet<FunctionId>) {
-        let artifacts = self.factory.context.artifacts.clone();
-        let mut has_changed = false;
-        for id in changed {
-            let needed = self.needed_revisions(id);
-            let before = match needed.is_empty() {
-                true => self.needed.remove(id),
-                false => self.needed.insert(id.clone(), needed.clone()),
-            };
-            if before.unwrap_or_default() != needed {
-                artifacts.set_needed(id, needed);
-                has_changed = true;
-            }
-        }
-        // Before the first desired state every copy would look unneeded.
-        let is_first = self.applied.is_some()
-            && !mem::replace(&mut self.has_collected, self.applied.is_some());
-        if !is_first && !has_changed {
-            return;
-        }
-        tokio::task::spawn_blocking(move || {
-            let collected = match is_first {
-                true => artifacts.collect_garbage(),
-                false => artifacts.collect_stale(),
-            };
-            if let Err(error) = collected {
-                tracing::warn!(%error, "copies of removed functions could not be removed; the next change retries");
-            }
-        });
-    }
-
-    fn needed_revisions(&self, id: &FunctionId) -> BTreeSet<Revision> {
-        let desired = self
-            .functions
-            .get(id)
-            .and_then(FunctionState::desired_instances);
-        let living = self
-            .instances
-            .instances_of(id)
-            .map(|record| record.revision);
-        living
-            .chain(desired.map(|desired| desired.revision))
-            .collect()
     }
 }

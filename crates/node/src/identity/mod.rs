@@ -47,7 +47,7 @@ pub trait IdentityIssuer: Send + Sync {
     /// Forgets an instance that is gone.
     fn forget_instance(&self, name: &str);
 
-    /// Replaces the callers of some functions; an empty list: nobody calls it directly.
+    /// Replaces the callers of some functions; an empty list: no direct caller.
     fn update_callers(&self, _changed: BTreeMap<FunctionId, Vec<FunctionId>>) {}
 
     /// Opens the half of a handshake in memory that responds for the instance `callee` to a caller
