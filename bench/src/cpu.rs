@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::time::Duration;
 
 /// `/proc` counts in USER_HZ, which is 100 on every architecture that nearpath runs on (kernel: asm-generic/param.h).
@@ -16,6 +17,16 @@ const TICK_NS: u64 = 10_000_000;
 /// measurement little.
 pub(crate) fn processes_cpu(pids: &[u32]) -> Duration {
     Duration::from_nanos(pids.iter().map(|pid| threads_ns(*pid)).sum())
+}
+
+/// Returns the CPU time of a process without its descendants, of ended threads too, in ticks.
+pub(crate) fn process_time(pid: u32) -> io::Result<Duration> {
+    // `utime` and `stime` (proc_pid_stat(5)); the state is the third field.
+    let fields = read_stat(pid).ok_or(io::ErrorKind::NotFound)?;
+    let ticks = [11, 12].map(|at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok()));
+    Ok(Duration::from_nanos(
+        ticks.into_iter().flatten().sum::<u64>() * TICK_NS,
+    ))
 }
 
 /// Returns the CPU time of some threads of this process.

@@ -13,6 +13,7 @@ mod load_boutique;
 mod measure;
 mod mint;
 mod motion;
+mod orders;
 mod parking;
 mod pool;
 mod punch;
@@ -51,6 +52,8 @@ pub(crate) enum BenchCommand {
     Edge(edge::EdgeArgs),
     /// Measure the start of instances by phase; needs `nearpath` in PATH
     Start(start::StartArgs),
+    /// Measure the CPU time of orders, by the number of deployed functions; needs `nearpath` in PATH
+    Orders(orders::OrdersArgs),
     /// Measure failures while instances are scaled and killed and nearpath restarts; needs
     /// `nearpath` in PATH
     Chaos(chaos::ChaosArgs),
@@ -110,6 +113,7 @@ pub(crate) fn run(command: BenchCommand) -> BenchOutcome {
         BenchCommand::Default(args) => on_one_thread(default::run(args)),
         BenchCommand::Edge(args) => on_one_thread(edge::run(args)),
         BenchCommand::Start(args) => on_one_thread(start::run(args)),
+        BenchCommand::Orders(args) => on_one_thread(orders::run(args)),
         BenchCommand::Chaos(args) => on_one_thread(chaos::run(args)),
         BenchCommand::Ring(args) => on_one_thread(ring::run(args)),
         BenchCommand::Shm(args) => on_one_thread(shm::run(args)),

@@ -109,14 +109,24 @@ impl NearpathServer {
         .await
     }
 
+    pub(crate) async fn update_function(&self, spec: &Value) -> io::Result<()> {
+        self.send_order(Method::PUT, "/system/functions", spec)
+            .await
+    }
+
+    /// Sends the order to remove a function; returns its status.
+    pub(crate) async fn order_removal(&self, name: &str) -> io::Result<StatusCode> {
+        let body = json!({ "functionName": name });
+        let answer = self.send_request(Method::DELETE, "/system/functions", &body);
+        Ok(answer.await?.0)
+    }
+
     /// Removes a function and waits until it is removed.
     pub(crate) async fn remove_function(&self, name: &str) -> io::Result<()> {
-        self.send_order(
-            Method::DELETE,
-            "/system/functions",
-            &json!({ "functionName": name }),
-        )
-        .await?;
+        let status = self.order_removal(name).await?;
+        if !status.is_success() {
+            return Err(io::Error::other(format!("removal of {name}: {status}")));
+        }
         self.poll_function(&format!("{name} is removed"), name, |status, _| {
             status == StatusCode::NOT_FOUND
         })

@@ -26,8 +26,8 @@ pub(crate) enum IssuerCommand {
     Issue(IssueRequest),
     /// The instance with this name has ended.
     Revoke(String),
-    /// The permitted callers of each function have changed.
-    SetCallers(BTreeMap<FunctionId, Vec<FunctionId>>),
+    /// The permitted callers of these functions have changed.
+    UpdateCallers(BTreeMap<FunctionId, Vec<FunctionId>>),
     /// Another instance begins a handshake with `callee`, which needs its configuration.
     SetUpWorker {
         callee: String,
@@ -89,7 +89,9 @@ fn serve_queued(issuer: &mut Issuer, first: IssuerCommand, jobs: &Receiver<Issue
             IssuerCommand::Revoke(name) => revoked.push(name),
             // In order of arrival, each with its reply: an instance never waits for a later one.
             IssuerCommand::Issue(request) => revoked.extend(serve_issue(issuer, request)),
-            IssuerCommand::SetCallers(callers) => issuer.set_callers(callers, TimePoint::now()),
+            IssuerCommand::UpdateCallers(changed) => {
+                issuer.update_callers(changed, TimePoint::now())
+            }
             IssuerCommand::SetUpWorker { callee, reply } => {
                 let setup = issuer.worker_setup(&callee, TimePoint::now());
                 let _ = reply.send(setup); // the requester may have ended meanwhile

@@ -16,8 +16,8 @@ use nearpath_controller::{
 };
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{
-    DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction, Revision, StatusQuery,
-    StatusReport, StatusSource,
+    DesiredState, FunctionId, FunctionMap, LogLine, LogQuery, ObservedFunction, Revision,
+    StatusQuery, StatusReport, StatusSource,
 };
 use tokio::sync::mpsc;
 
@@ -31,8 +31,8 @@ impl Fleet for EmptyFleet {
     fn hold_folders(&self) -> Arc<dyn HeldFolders> {
         Arc::new(NoFolders)
     }
-    fn observed_functions(&self) -> Arc<Vec<ObservedFunction>> {
-        Arc::default()
+    fn observed_functions(&self) -> FunctionMap<ObservedFunction> {
+        FunctionMap::default()
     }
     fn read_logs(&self, _: LogQuery) -> mpsc::Receiver<LogLine> {
         mpsc::channel(1).1

@@ -5,20 +5,23 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use nearpath_types::status::UsageStatus;
-use nearpath_types::{DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction, Revision};
+use nearpath_types::{
+    DesiredState, FunctionId, FunctionMap, LogLine, LogQuery, ObservedFunction, Revision,
+};
 use tokio::sync::mpsc;
 
 /// The node and the gateway. Every method is quick; none waits for an instance or for a disk to write.
 pub trait Fleet: Send + Sync + 'static {
-    /// Applies the whole desired state; when it returns, calls are routed by it. Called in order,
-    /// from one thread outside the runtime, within a tokio runtime's context.
+    /// Applies the whole desired state, which shares what is unchanged with the one before; when it
+    /// returns, calls are routed by it. Called in order, from one thread outside the runtime, within
+    /// a tokio runtime's context.
     fn apply_desired(&self, desired: DesiredState);
     /// Returns whether the node can read a folder at this absolute path.
     fn has_folder(&self, path: PathBuf) -> BoxFuture<'static, bool>;
     /// Keeps all copies of deployed folders from removal while the value lives.
     fn hold_folders(&self) -> Arc<dyn HeldFolders>;
     /// Functions and instances that run now.
-    fn observed_functions(&self) -> Arc<Vec<ObservedFunction>>;
+    fn observed_functions(&self) -> FunctionMap<ObservedFunction>;
     /// Log lines. With `follow`, the stream goes on until the receiver is dropped; else it ends
     /// after the last line.
     fn read_logs(&self, query: LogQuery) -> mpsc::Receiver<LogLine>;

@@ -108,7 +108,7 @@ impl TopicRoutes {
         // Before the table is read: a snapshot published meanwhile is seen by the next topic.
         self.changes.mark_unchanged();
         self.declared = FilterTree::default();
-        for function in self.functions.list_functions() {
+        for function in self.functions.list_with_topics() {
             for filter in &function.policy().topics {
                 self.declared
                     .insert(filter, function.id().clone(), function.clone());

@@ -86,7 +86,7 @@ mod tests {
         let snapshot = build_snapshot(&endpoints, &FunctionPolicy::default());
         let shape: Vec<_> = snapshot
             .functions
-            .iter()
+            .values()
             .map(|f| (f.id.to_string(), f.instances.len()))
             .collect();
         assert_eq!(

@@ -71,7 +71,13 @@ impl FunctionTable {
         self.0.find_by_name(name).map(FunctionHandle)
     }
 
-    /// Lists all functions, in no particular order.
+    /// Lists the functions that declare topics, in order.
+    pub fn list_with_topics(&self) -> Vec<FunctionHandle> {
+        let functions = self.0.functions_with_topics();
+        functions.into_iter().map(FunctionHandle).collect()
+    }
+
+    /// Lists all functions, in order.
     pub fn list_functions(&self) -> Vec<FunctionHandle> {
         self.0.functions().into_iter().map(FunctionHandle).collect()
     }

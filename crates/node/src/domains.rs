@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io;
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -20,6 +21,7 @@ use nearpath_types::policy::{ChainDelivery, ChainIsolation, ChainPages};
 use nearpath_types::{FunctionId, FunctionPolicy, InstanceId};
 use tokio::sync::mpsc;
 
+use crate::chains::{ChainIndex, PolicyChanges};
 use crate::domain_stats::DomainStats;
 use crate::sockmap_routers::SockmapRouters;
 use crate::{edges, pages};
@@ -29,10 +31,10 @@ pub(crate) struct DomainRegistry {
     /// Folder of the instances' sockets.
     folder: PathBuf,
     entries: BTreeMap<String, DomainEntry>,
-    /// Page sizes that the functions of each domain accept.
-    wanted_pages: BTreeMap<String, ChainPages>,
-    /// Domains with functions.
-    declared: BTreeSet<String>,
+    /// Functions that share domains.
+    chains: ChainIndex,
+    /// Functions that ended lately: what still reports on them is forgotten with the next change.
+    removed: BTreeSet<FunctionId>,
     /// Domain of each instance.
     members: HashMap<InstanceId, String>,
     /// Sockets of instances whose watchdog does not run yet.
@@ -76,8 +78,8 @@ impl DomainRegistry {
         Self {
             folder,
             entries: BTreeMap::new(),
-            wanted_pages: BTreeMap::new(),
-            declared: BTreeSet::new(),
+            chains: ChainIndex::default(),
+            removed: BTreeSet::new(),
             members: HashMap::new(),
             starting: HashMap::new(),
             stats,
@@ -87,53 +89,80 @@ impl DomainRegistry {
         }
     }
 
-    /// Applies the deployed functions and their edges. Domains without functions end.
-    pub(crate) fn apply_functions<'a>(
-        &mut self,
-        functions: impl Iterator<Item = (&'a FunctionId, &'a FunctionPolicy)>,
-    ) {
-        let (mut function_ids, mut in_chains) = (BTreeSet::new(), Vec::new());
-        for (id, policy) in functions {
-            function_ids.insert(id);
-            in_chains.extend(policy.chain.is_some().then_some((id, policy)));
+    /// Returns the functions that share domains.
+    pub(crate) fn chains(&self) -> &ChainIndex {
+        &self.chains
+    }
+
+    /// Applies new policies and their edges. Domains without functions end.
+    pub(crate) fn apply_changes(&mut self, changes: &PolicyChanges) {
+        self.forget_removed(changes);
+        let touched = self.chains.apply_changes(changes);
+        for chain in &touched.chains {
+            self.check_consistency(chain);
         }
-        self.stats.retain_functions(|id| function_ids.contains(id));
-        self.inconsistent = inconsistent_chains(in_chains.iter().copied(), &self.inconsistent);
-        let modes: HashMap<_, _> = in_chains
-            .iter()
-            .filter_map(|(id, policy)| Some((policy.domain(id)?, DomainModes::of(policy))))
-            .collect();
-        let paged: Vec<_> = in_chains
-            .iter()
-            .filter_map(|(id, policy)| Some((policy.domain(id)?, policy.pages)))
-            .collect();
-        self.wanted_pages = pages::pages_by_domain(
-            paged
-                .iter()
-                .map(|(domain, pages)| (domain.as_str(), *pages)),
-        );
-        let edges = edges::edges_by_domain(in_chains.into_iter());
-        self.declared = edges.keys().cloned().collect();
         // Before new ones start, so that their memory is free again.
-        self.end_unused();
-        for (domain, edges) in edges {
-            match self.entry(&domain, modes.get(&domain).copied().unwrap_or_default()) {
-                Ok(entry) => entry.hub.declare_edges_with(edges),
-                Err(error) => {
-                    tracing::warn!(domain, %error, "shared memory is unavailable for this chain; its calls go over HTTP")
-                }
+        for domain in &touched.domains {
+            self.end_if_unused(domain);
+        }
+        for domain in touched.domains {
+            self.declare_edges(&domain);
+        }
+    }
+
+    fn declare_edges(&mut self, domain: &str) {
+        let Some((_, policy)) = self.chains.in_domain(domain).next() else {
+            return;
+        };
+        let modes = DomainModes::of(policy);
+        let edges = edges::domain_edges(self.chains.in_domain(domain));
+        match self.entry(domain, modes) {
+            Ok(entry) => entry.hub.declare_edges_with(edges),
+            Err(error) => {
+                tracing::warn!(domain, %error, "shared memory is unavailable for this chain; its calls go over HTTP")
             }
         }
     }
 
-    /// Ends domains without functions and instances.
-    fn end_unused(&mut self) {
-        let used: BTreeSet<&String> = self.members.values().chain(&self.declared).collect();
-        self.entries.retain(|name, _| used.contains(name));
+    /// Forgets the calls of functions that are gone.
+    fn forget_removed(&mut self, changes: &PolicyChanges) {
+        let is_removed = |id: &&FunctionId| changes.get(*id).is_some_and(Option::is_none);
+        let removed: BTreeSet<_> = changes.keys().filter(is_removed).cloned().collect();
+        // The last ones too: a domain closes the channels of an instance after the instance is gone.
+        let mut forgotten = mem::replace(&mut self.removed, removed.clone());
+        forgotten.retain(|id| !changes.contains_key(id));
+        forgotten.extend(removed);
+        if !forgotten.is_empty() {
+            self.stats.retain_functions(|id| !forgotten.contains(id));
+        }
+    }
+
+    fn check_consistency(&mut self, chain: &str) {
+        let disagreement = disagreement_in(self.chains.in_chain(chain));
+        let is_new = match &disagreement {
+            Some(_) => self.inconsistent.insert(chain.to_owned()),
+            None => !self.inconsistent.remove(chain),
+        };
+        if let Some(disagreement) = disagreement.filter(|_| is_new) {
+            tracing::warn!(
+                chain,
+                "functions disagree on nearpath.io/delivery or nearpath.io/isolation ({disagreement}): calls between them go over HTTP"
+            );
+        }
+    }
+
+    /// Ends a domain without functions and instances.
+    fn end_if_unused(&mut self, domain: &str) {
+        let is_used =
+            self.chains.has_domain(domain) || self.members.values().any(|used| used == domain);
+        if !is_used {
+            self.entries.remove(domain);
+        }
     }
 
     fn entry(&mut self, domain: &str, modes: DomainModes) -> io::Result<&DomainEntry> {
-        let wanted = self.wanted_pages.get(domain).copied().unwrap_or_default();
+        let functions = self.chains.in_domain(domain);
+        let wanted = pages::least_pages(functions.map(|(_, policy)| policy.pages));
         if !self.entries.contains_key(domain) {
             let delivery = match modes.delivery {
                 ChainDelivery::Ring => node_side::DescriptorDelivery::Ring,
@@ -156,6 +185,8 @@ impl DomainRegistry {
             let (hub, faults) =
                 DomainHandle::start_with(pages::with_pages(settings, wanted), &ledger)?;
             let huge = pages::has_huge_pages(domain, wanted, &ledger);
+            // Also for a domain that could not start when its functions were deployed.
+            hub.declare_edges_with(edges::domain_edges(self.chains.in_domain(domain)));
             // The hub does not wait for a reader of its faults.
             tokio::spawn(log_faults(domain.to_owned(), faults));
             // A closed channel shows a thread that has ended.
@@ -258,7 +289,7 @@ impl DomainRegistry {
         if let Some(DomainEntry { hub, .. }) = self.entries.get(&domain) {
             hub.remove_instance(instance);
         }
-        self.end_unused();
+        self.end_if_unused(&domain);
     }
 
     /// Adds a gateway thread, which gets a socket for every present and future domain.
@@ -271,40 +302,22 @@ impl DomainRegistry {
     }
 }
 
-/// Returns chains whose functions disagree on delivery or isolation, and logs new ones.
+/// Describes how the functions of a chain disagree on delivery or isolation.
 ///
 /// A stack is deployed function by function, so this state is normal until the last one has
 /// arrived.
-fn inconsistent_chains<'a>(
+fn disagreement_in<'a>(
     functions: impl Iterator<Item = (&'a FunctionId, &'a FunctionPolicy)>,
-    known: &BTreeSet<String>,
-) -> BTreeSet<String> {
-    let mut chains: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
+) -> Option<String> {
+    let mut modes: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (id, policy) in functions {
-        let chain = format!(
-            "{}.{}",
-            policy.chain.as_deref().unwrap_or_default(),
-            id.namespace
-        );
-        let modes = chains.entry(chain).or_default();
-        modes
-            .entry(format!("{}, {}", policy.delivery, policy.isolation))
-            .or_default()
-            .push(id.name.to_string());
+        let mode = format!("{}, {}", policy.delivery, policy.isolation);
+        modes.entry(mode).or_default().push(id.name.to_string());
     }
-    chains.retain(|_, modes| modes.len() > 1);
-    for (chain, modes) in chains.iter().filter(|(chain, _)| !known.contains(*chain)) {
-        let disagreement = modes
-            .iter()
-            .map(|(way, names)| format!("{way}: {}", names.join(", ")))
-            .collect::<Vec<_>>()
-            .join("; ");
-        tracing::warn!(
-            chain,
-            "functions disagree on nearpath.io/delivery or nearpath.io/isolation ({disagreement}): calls between them go over HTTP"
-        );
-    }
-    chains.into_keys().collect()
+    let texts = modes
+        .iter()
+        .map(|(mode, names)| format!("{mode}: {}", names.join(", ")));
+    (modes.len() > 1).then(|| texts.collect::<Vec<_>>().join("; "))
 }
 
 /// Logs endpoints that broke the protocol, a line a minute for each instance. They were
@@ -334,6 +347,11 @@ mod tests {
     use nearpath_daemon::metrics::MetricsRegistry;
 
     use super::*;
+    use std::sync::Arc;
+
+    fn deployed(id: &FunctionId, policy: &FunctionPolicy) -> PolicyChanges {
+        PolicyChanges::from([(id.clone(), Some(Arc::new(policy.clone())))])
+    }
 
     #[tokio::test]
     async fn an_unused_domain_ends_with_its_last_instance() {
@@ -345,11 +363,11 @@ mod tests {
             chain: Some("shop".into()),
             ..FunctionPolicy::default()
         };
-        domains.apply_functions([(&id, &policy)].into_iter());
+        domains.apply_changes(&deployed(&id, &policy));
         domains
             .admit_instance((InstanceId(1), 1), &id, &policy)
             .unwrap();
-        domains.apply_functions([].into_iter());
+        domains.apply_changes(&PolicyChanges::from([(id, None)]));
         assert_eq!(
             stats.memory_status().len(),
             1,
@@ -383,7 +401,7 @@ mod tests {
             chain: Some("shop".into()),
             ..FunctionPolicy::default()
         };
-        domains.apply_functions([(&id, &policy)].into_iter());
+        domains.apply_changes(&deployed(&id, &policy));
         let uid = rustix::process::geteuid().as_raw();
         let socket = domains.admit_instance((InstanceId(1), uid), &id, &policy);
         let path = socket.unwrap().unwrap();
@@ -399,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn inconsistent_chains_are_reported_until_they_agree() {
+    fn functions_of_a_chain_disagree_until_the_last_one_has_arrived() {
         let policy = |delivery| FunctionPolicy {
             chain: Some("shop".into()),
             delivery,
@@ -407,27 +425,19 @@ mod tests {
         };
         let (ring, sockmap) = (policy(ChainDelivery::Ring), policy(ChainDelivery::Sockmap));
         let [a, b]: [FunctionId; 2] = ["a", "b"].map(|name| name.parse().unwrap());
-        let other: FunctionId = "a.other".parse().unwrap();
-        let none = BTreeSet::new();
-        let agree = [(&a, &ring), (&b, &ring), (&other, &sockmap)];
-        assert_eq!(
-            inconsistent_chains(agree.into_iter(), &none),
-            none,
-            "chains of other namespaces are separate"
-        );
-        let half = inconsistent_chains([(&a, &ring), (&b, &sockmap)].into_iter(), &none);
-        assert_eq!(half, BTreeSet::from(["shop.openfaas-fn".to_owned()]));
-        assert_eq!(
-            inconsistent_chains([(&a, &sockmap), (&b, &sockmap)].into_iter(), &half),
-            none
+        let between = |all: [(&FunctionId, &FunctionPolicy); 2]| {
+            disagreement_in(all.map(|(id, policy)| (id, policy)).into_iter())
+        };
+        assert_eq!(between([(&a, &ring), (&b, &ring)]), None);
+        let half = between([(&a, &ring), (&b, &sockmap)]).unwrap();
+        assert!(
+            half.contains("ring, shared: a; sockmap, shared: b"),
+            "{half}"
         );
         let strict = FunctionPolicy {
             isolation: ChainIsolation::Strict,
             ..ring.clone()
         };
-        assert_eq!(
-            inconsistent_chains([(&a, &ring), (&b, &strict)].into_iter(), &none),
-            half
-        );
+        assert!(between([(&a, &ring), (&b, &strict)]).is_some());
     }
 }

@@ -1,5 +1,5 @@
-//! The edges of every chain, from what its functions declare: calls, the names they are made by,
-//! and events. Pure.
+//! The edges of a chain, from what its functions declare: calls, the names they are made by, and
+//! events. Pure.
 //!
 //! An edge for events leads from a function that publishes to one that subscribes, when a topic can
 //! be what both name. It permits events alone, unless the two have an edge for calls as well.
@@ -12,25 +12,13 @@ use nearpath_types::{FunctionId, FunctionPolicy, topic};
 /// Caller and callee, and what the edge is good for.
 pub(crate) type ChainEdges = HashMap<(FunctionId, FunctionId), EdgeTerms>;
 
-/// The edges by domain. A domain without edges is there too.
-pub(crate) fn edges_by_domain<'a>(
+/// Returns the edges between the functions of one domain.
+pub(crate) fn domain_edges<'a>(
     functions: impl Iterator<Item = (&'a FunctionId, &'a FunctionPolicy)>,
-) -> BTreeMap<String, ChainEdges> {
-    let mut domains: BTreeMap<String, BTreeMap<&FunctionId, &FunctionPolicy>> = BTreeMap::new();
-    for (id, policy) in functions {
-        if let Some(domain) = policy.domain(id) {
-            domains.entry(domain).or_default().insert(id, policy);
-        }
-    }
-    domains
-        .into_iter()
-        .map(|(domain, functions)| (domain, domain_edges(&functions)))
-        .collect()
-}
-
-fn domain_edges(functions: &BTreeMap<&FunctionId, &FunctionPolicy>) -> ChainEdges {
+) -> ChainEdges {
+    let functions: BTreeMap<_, _> = functions.collect();
     let mut edges = ChainEdges::new();
-    for (&caller, policy) in functions {
+    for (&caller, policy) in &functions {
         for callee in policy
             .calls
             .iter()
@@ -47,7 +35,7 @@ fn domain_edges(functions: &BTreeMap<&FunctionId, &FunctionPolicy>) -> ChainEdge
             };
             edges.insert((caller.clone(), callee.clone()), terms);
         }
-        for (&callee, wanting) in functions {
+        for (&callee, wanting) in &functions {
             let topics = matching_topics(&policy.publishes, &wanting.subscribes);
             if !topics.is_empty() {
                 let events_only = EdgeTerms {
@@ -108,19 +96,11 @@ mod tests {
             ),
             (function_id("audit"), policy_of(&[], &[], &["#"])),
             (function_id("ads"), policy_of(&[], &[], &["stock/#"])),
-            (
-                function_id("alone"),
-                FunctionPolicy {
-                    chain: None,
-                    ..policy_of(&["mail"], &["order/placed"], &["#"])
-                },
-            ),
         ];
-        let edges = edges_by_domain(functions.iter().map(|(id, policy)| (id, policy)));
-        let shop = &edges["shop.openfaas-fn"];
+        let shop = domain_edges(functions.iter().map(|(id, policy)| (id, policy)));
         assert_eq!(
-            (edges.len(), shop.len()),
-            (1, 2),
+            shop.len(),
+            2,
             "no edge leaves the chain, none is for a topic that nobody sends"
         );
         let both = EdgeTerms {

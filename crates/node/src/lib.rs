@@ -19,6 +19,7 @@
 mod agent;
 pub mod allocators;
 pub mod artifact;
+mod chains;
 pub mod config;
 mod direct_stats;
 mod domain_stats;

@@ -1,5 +1,6 @@
 //! Metrics of the node's instances.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nearpath_daemon::metrics::MetricsRegistry;
@@ -37,6 +38,25 @@ pub(crate) struct NodeMetrics {
     starts: Family<ResultLabels, Counter>,
     phases: Family<PhaseLabels, Histogram, fn() -> Histogram>,
     oom_kills: Family<FunctionLabels, Counter>,
+}
+
+/// Instances by state.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct StateCounts(BTreeMap<&'static str, i64>);
+
+impl StateCounts {
+    /// Replaces some instances by others.
+    pub(crate) fn replace(&mut self, before: &[InstanceState], after: &[InstanceState]) {
+        for (states, step) in [(before, -1), (after, 1)] {
+            for state in states {
+                *self.0.entry(state_label(*state)).or_default() += step;
+            }
+        }
+    }
+
+    fn of(&self, state: InstanceState) -> i64 {
+        self.0.get(state_label(state)).copied().unwrap_or_default()
+    }
 }
 
 /// Returns buckets from 0.5 ms to 16 s.
@@ -85,18 +105,16 @@ impl NodeMetrics {
         metrics
     }
 
-    pub(crate) fn set_states(&self, states: impl Iterator<Item = InstanceState> + Clone) {
+    pub(crate) fn set_states(&self, counts: &StateCounts) {
         for state in [
             InstanceState::Starting,
             InstanceState::Ready,
             InstanceState::Draining,
         ] {
-            let count = states.clone().filter(|one| *one == state).count();
-            self.instances
-                .get_or_create(&StateLabels {
-                    state: state_label(state),
-                })
-                .set(count as i64);
+            let labels = StateLabels {
+                state: state_label(state),
+            };
+            self.instances.get_or_create(&labels).set(counts.of(state));
         }
     }
 

@@ -12,7 +12,8 @@ use nearpath_kernel::sandbox::{INIT_ARGUMENT, InstanceLauncher, IsolationLevel};
 use nearpath_types::chain_status::DirectCallCounts;
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{
-    DesiredState, Eip, FunctionId, LogLine, LogQuery, ObservedFunction, RoutingSnapshot,
+    DesiredState, Eip, FunctionId, FunctionMap, LogLine, LogQuery, ObservedFunction,
+    RoutingSnapshot,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -43,7 +44,7 @@ pub struct Node {
     desired: watch::Sender<DesiredState>,
     commands: mpsc::UnboundedSender<AgentCommand>,
     pub(crate) watch_snapshots: watch::Receiver<Arc<RoutingSnapshot>>,
-    watch_observed: watch::Receiver<Arc<Vec<ObservedFunction>>>,
+    watch_observed: watch::Receiver<FunctionMap<ObservedFunction>>,
     read_logs: LogStore,
     artifacts: Arc<ArtifactStore>,
     pub(crate) stats: DomainStats,
@@ -184,7 +185,8 @@ impl Node {
         })
     }
 
-    /// Applies the complete desired state. Returns at once; the last call counts.
+    /// Applies the complete desired state. Returns at once; the last call counts. Only what differs
+    /// from the state before costs time, if this one was made from it.
     pub fn apply_desired(&self, desired: DesiredState) {
         // `send` would fail and drop the value once the agent has ended.
         self.desired.send_replace(desired);
@@ -206,7 +208,7 @@ impl Node {
 
     /// Returns the observed functions as they change. A removed function is listed until its last
     /// instance is gone.
-    pub fn watch_observed(&self) -> watch::Receiver<Arc<Vec<ObservedFunction>>> {
+    pub fn watch_observed(&self) -> watch::Receiver<FunctionMap<ObservedFunction>> {
         self.watch_observed.clone()
     }
 

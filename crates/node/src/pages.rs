@@ -1,6 +1,5 @@
 //! Page sizes of a chain's memory: chosen when the memory is created, logged when it differs.
 
-use std::collections::BTreeMap;
 use std::fs;
 
 use nearpath_domain::node_side::{DomainSettings, PageKind as Kind, SharedStats};
@@ -12,15 +11,8 @@ const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 /// Returns the least page size that the functions of a domain ask for. A function that did not ask
 /// for huge pages did not agree to their effects.
-pub(crate) fn pages_by_domain<'a>(
-    requested: impl Iterator<Item = (&'a str, ChainPages)>,
-) -> BTreeMap<String, ChainPages> {
-    let mut all: BTreeMap<String, ChainPages> = BTreeMap::new();
-    for (domain, pages) in requested {
-        let least = all.entry(domain.to_owned()).or_insert(pages);
-        *least = pages.min(*least);
-    }
-    all
+pub(crate) fn least_pages(requested: impl Iterator<Item = ChainPages>) -> ChainPages {
+    requested.min().unwrap_or_default()
 }
 
 /// Adds the pages to try to the settings of a domain.
@@ -72,24 +64,11 @@ mod tests {
 
     #[test]
     fn huge_pages_need_every_functions_consent() {
-        let requested = [
-            ("a", ChainPages::Huge),
-            ("b", ChainPages::Huge),
-            ("a", ChainPages::Auto),
-            ("c", ChainPages::Auto),
-            ("c", ChainPages::Small),
-        ];
-        let expected = [
-            ("a", ChainPages::Auto),
-            ("b", ChainPages::Huge),
-            ("c", ChainPages::Small),
-        ];
-        assert_eq!(
-            pages_by_domain(requested.into_iter()),
-            expected
-                .map(|(name, pages)| (name.to_owned(), pages))
-                .into()
-        );
+        use ChainPages::{Auto, Huge, Small};
+        let least = |all: &[ChainPages]| least_pages(all.iter().copied());
+        assert_eq!(least(&[Huge, Auto]), Auto);
+        assert_eq!(least(&[Huge]), Huge);
+        assert_eq!(least(&[Auto, Small]), Small);
     }
 
     #[test]

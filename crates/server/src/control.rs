@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use nearpath_controller::Controller;
+use nearpath_controller::api::ApiRouter;
 use nearpath_gateway::GatewayControl;
 use nearpath_node::Node;
-use nearpath_types::FunctionId;
 use nearpath_types::chain_status::DirectCallCounts;
+use nearpath_types::{DesiredFunction, FunctionId};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tower::ServiceExt;
@@ -19,6 +20,8 @@ use tower::ServiceExt;
 /// built.
 pub(crate) struct ControlHandle {
     controller: OnceLock<Controller>,
+    /// Routes of the API, built once: a build costs more than most requests.
+    router: OnceLock<ApiRouter>,
     node: OnceLock<Arc<Node>>,
     /// Functions woken since the store was released to a successor; `None` while the store is open.
     woken_after_release: Mutex<Option<BTreeSet<FunctionId>>>,
@@ -28,9 +31,10 @@ pub(crate) struct ControlHandle {
 impl ControlHandle {
     /// Creates a handle without controller and node. `runtime` serves the administrator's requests.
     pub(crate) fn new(runtime: Handle) -> Arc<Self> {
-        let (controller, node, woken_after_release) = Default::default();
+        let (controller, router, node, woken_after_release) = Default::default();
         Arc::new(Self {
             controller,
+            router,
             node,
             woken_after_release,
             runtime,
@@ -39,6 +43,7 @@ impl ControlHandle {
 
     /// Attaches controller and node; only the first call counts.
     pub(crate) fn attach(&self, controller: Controller, node: Arc<Node>) {
+        let _ = self.router.set(controller.build_router());
         let _ = self.controller.set(controller);
         let _ = self.node.set(node);
     }
@@ -67,11 +72,16 @@ impl ControlHandle {
             // The closed controller still knows the last committed state; only what was woken since
             // is missing there.
             let mut desired = controller.model().desired_state();
-            let asleep = desired
-                .functions
-                .iter_mut()
-                .filter(|one| one.replicas == 0 && woken.contains(&one.spec.id()));
-            asleep.for_each(|one| one.replicas = 1);
+            for id in woken.iter() {
+                let asleep = desired.functions.get(id).filter(|one| one.replicas == 0);
+                if let Some(asleep) = asleep.cloned() {
+                    let awake = DesiredFunction {
+                        replicas: 1,
+                        ..DesiredFunction::clone(&asleep)
+                    };
+                    desired.functions.insert(id.clone(), awake);
+                }
+            }
             node.apply_desired(desired);
         }
         true
@@ -105,10 +115,9 @@ impl GatewayControl for ControlHandle {
         request: Request<nearpath_wire::Body>,
     ) -> BoxFuture<'static, Response<nearpath_wire::Body>> {
         // The handle exists before the controller, which in turn needs the gateway.
-        let Some(controller) = self.controller.get() else {
+        let Some(router) = self.router.get().cloned() else {
             return Box::pin(std::future::ready(draining_response()));
         };
-        let router = controller.build_router();
         // A gateway thread must not run it: a long administrative request would delay that thread's
         // calls.
         let response = self

@@ -9,7 +9,9 @@ use nearpath_controller::{Fleet, HeldFolders};
 use nearpath_gateway::Gateway;
 use nearpath_node::{ArtifactHold, Node};
 use nearpath_types::status::UsageStatus;
-use nearpath_types::{DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction, Revision};
+use nearpath_types::{
+    DesiredState, FunctionId, FunctionMap, LogLine, LogQuery, ObservedFunction, Revision,
+};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
@@ -54,7 +56,7 @@ impl Fleet for LocalFleet {
         Arc::new(LocalFolders(self.node.hold_artifacts()))
     }
 
-    fn observed_functions(&self) -> Arc<Vec<ObservedFunction>> {
+    fn observed_functions(&self) -> FunctionMap<ObservedFunction> {
         self.node.watch_observed().borrow().clone()
     }
 

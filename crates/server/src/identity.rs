@@ -35,8 +35,8 @@ impl IdentityIssuer for NodeIssuer {
         })
     }
 
-    fn set_callers(&self, callers: BTreeMap<FunctionId, Vec<FunctionId>>) {
-        self.0.set_callers(callers);
+    fn update_callers(&self, changed: BTreeMap<FunctionId, Vec<FunctionId>>) {
+        self.0.update_callers(changed);
     }
 
     fn open_half(&self, callee: &str, caller: SocketAddr) -> Option<Box<dyn HandshakeHalf>> {

@@ -1,5 +1,6 @@
 //! Desired state: the functions that the controller wants a node to run. Always complete, so that a
-//! node that applies it twice, or after a restart, ends in the same state.
+//! node that applies it twice, or after a restart, ends in the same state. Versions share what they
+//! have in common, so the node finds the changes itself.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::function::FunctionSpec;
+use crate::function_map::FunctionMap;
 
 /// Grows with each change of a function's spec. Instances of an older revision are replaced, not
 /// edited.
@@ -46,6 +48,12 @@ impl fmt::Debug for DesiredFunction {
 /// All functions that should run on a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DesiredState {
-    /// Entry per function, in no particular order.
-    pub functions: Vec<DesiredFunction>,
+    /// Entry per function.
+    pub functions: FunctionMap<DesiredFunction>,
+}
+
+impl FromIterator<DesiredFunction> for FunctionMap<DesiredFunction> {
+    fn from_iter<I: IntoIterator<Item = DesiredFunction>>(all: I) -> Self {
+        all.into_iter().map(|one| (one.spec.id(), one)).collect()
+    }
 }

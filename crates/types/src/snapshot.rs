@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::addr::InstanceAddr;
+use crate::function_map::FunctionMap;
 use crate::function_server::FunctionServer;
 use crate::name::{FunctionId, InstanceId};
 use crate::policy::{CallTransport, FunctionPolicy};
@@ -115,5 +116,11 @@ pub struct RoutingSnapshot {
     /// Grows by one with each change.
     pub version: u64,
     /// Entry per function.
-    pub functions: Vec<FunctionRoute>,
+    pub functions: FunctionMap<FunctionRoute>,
+}
+
+impl FromIterator<FunctionRoute> for FunctionMap<FunctionRoute> {
+    fn from_iter<I: IntoIterator<Item = FunctionRoute>>(all: I) -> Self {
+        all.into_iter().map(|one| (one.id.clone(), one)).collect()
+    }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::desired::Revision;
 use crate::function::FunctionSpec;
+use crate::function_map::FunctionMap;
 use crate::name::{FunctionId, InstanceId};
 use crate::snapshot::InstanceState;
 
@@ -159,6 +160,12 @@ pub struct ObservedFunction {
     pub start_failure: Option<String>,
     /// The same for the whole life of the revision, with the instance.
     pub last_failure: Option<String>,
+}
+
+impl FromIterator<ObservedFunction> for FunctionMap<ObservedFunction> {
+    fn from_iter<I: IntoIterator<Item = ObservedFunction>>(all: I) -> Self {
+        all.into_iter().map(|one| (one.id.clone(), one)).collect()
+    }
 }
 
 impl ObservedFunction {

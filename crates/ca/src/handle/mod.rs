@@ -89,10 +89,10 @@ impl IssuerHandle {
         }
     }
 
-    /// Replaces the permitted callers of every function that others may call.
-    pub fn set_callers(&self, callers: BTreeMap<FunctionId, Vec<FunctionId>>) {
+    /// Replaces the permitted callers of some functions; an empty list: no caller.
+    pub fn update_callers(&self, changed: BTreeMap<FunctionId, Vec<FunctionId>>) {
         // Without its thread no instance is called any more.
-        let _ = self.jobs.send(IssuerCommand::SetCallers(callers));
+        let _ = self.jobs.send(IssuerCommand::UpdateCallers(changed));
     }
 
     /// Creates the callee's half of a handshake with the instance at `caller`.

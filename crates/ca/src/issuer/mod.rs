@@ -235,19 +235,27 @@ impl Issuer {
         }
     }
 
-    /// Replaces the permitted callers of all functions, and updates the instances whose callers
-    /// changed.
-    pub(crate) fn set_callers(
+    /// Replaces the permitted callers of some functions, and updates the instances whose callers
+    /// changed. An empty list means that the function has no caller.
+    pub(crate) fn update_callers(
         &mut self,
-        callers: BTreeMap<FunctionId, Vec<FunctionId>>,
+        changed: BTreeMap<FunctionId, Vec<FunctionId>>,
         now: TimePoint,
     ) {
         // Replaced first, because provisions are built from the new set.
-        let before = std::mem::replace(&mut self.callers, callers);
+        let mut renewed = BTreeSet::new();
+        for (callee, callers) in changed {
+            let before = match callers.is_empty() {
+                true => self.callers.remove(&callee),
+                false => self.callers.insert(callee.clone(), callers),
+            };
+            if before.as_ref() != self.callers.get(&callee) {
+                renewed.insert(callee);
+            }
+        }
         self.revoked_callers
             .retain(|caller, _| self.callers.values().flatten().any(|known| known == caller));
-        let changed = |function: &FunctionId| before.get(function) != self.callers.get(function);
-        let names = self.names_where(|instance| changed(&instance.function));
+        let names = self.names_where(|instance| renewed.contains(&instance.function));
         names
             .iter()
             .for_each(|name| self.send_provision(name, Vec::new(), now));

@@ -195,12 +195,12 @@ fn an_instance_learns_its_callers_their_revocations_and_its_session_entries() {
     assert_eq!(echo.next_provision().unwrap().callers, []);
     let caller: FunctionId = "caller".parse().unwrap();
     let callers = BTreeMap::from([("echo".parse().unwrap(), vec![caller.clone()])]);
-    test.issuer.set_callers(callers.clone(), test.now);
+    test.issuer.update_callers(callers.clone(), test.now);
     assert_eq!(
         echo.next_provision().unwrap().callers,
         std::slice::from_ref(&caller)
     );
-    test.issuer.set_callers(callers, test.now);
+    test.issuer.update_callers(callers, test.now);
     assert_eq!(echo.next_provision(), None, "nothing has changed");
     let identity = test.issuer.issue(caller, InstanceId(2), test.now).unwrap();
     test.issuer
@@ -218,7 +218,8 @@ fn an_instance_learns_its_callers_their_revocations_and_its_session_entries() {
     test.issuer
         .deliver_entries(&echo.name, entries.clone(), test.now);
     assert_eq!(echo.next_provision().unwrap().sessions, entries);
-    test.issuer.set_callers(BTreeMap::new(), test.now);
+    let none = BTreeMap::from([("echo".parse().unwrap(), Vec::new())]);
+    test.issuer.update_callers(none, test.now);
     let provision = echo.next_provision().unwrap();
     assert_eq!(
         (provision.callers, provision.revoked),
@@ -233,7 +234,7 @@ fn an_instance_that_does_not_read_gets_the_current_state_later() {
     let mut echo = test.start(1);
     for number in 0..2 * MAX_QUEUED_FRAMES {
         let caller = format!("caller{number}").parse().unwrap();
-        test.issuer.set_callers(
+        test.issuer.update_callers(
             BTreeMap::from([("echo".parse().unwrap(), vec![caller])]),
             test.now,
         );

@@ -1,7 +1,5 @@
 //! Functions: list, deploy, update, remove, describe, scale.
 
-use std::collections::HashMap;
-
 use axum::Json as Answer;
 use axum::extract::State;
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -26,13 +24,11 @@ pub(crate) async fn list_functions(
     let namespace = params.listed_namespace(&it)?;
     let (model, fleet) = (it.model(), &it.inner.fleet);
     let observed = fleet.observed_functions();
-    // Indexed once: a search per function would be quadratic in a large namespace.
-    let observed: HashMap<_, _> = observed.iter().map(|seen| (&seen.id, seen)).collect();
     let all = model.functions_in(&namespace).map(|function| {
         let id = function.spec.id();
         function_status(
             function,
-            observed.get(&id).copied(),
+            observed.get(&id).map(|seen| &**seen),
             fleet.invocation_count(&id),
         )
     });
@@ -121,7 +117,7 @@ pub(crate) async fn describe_function(
         _ => None,
     };
     let all_observed = fleet.observed_functions();
-    let observed = all_observed.iter().find(|seen| seen.id == id);
+    let observed = all_observed.get(&id).map(|seen| &**seen);
     Ok(Answer(with_details(
         function_status(function, observed, fleet.invocation_count(&id)),
         observed,

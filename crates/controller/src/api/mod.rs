@@ -41,6 +41,9 @@ use api_error::ApiError;
 /// Largest request body, in bytes.
 pub const MAX_BODY_BYTES: usize = 1 << 20;
 
+/// Router of the API, for programs that keep one. Clones are cheap.
+pub type ApiRouter = Router;
+
 impl Controller {
     /// Router of the API: `/system/…`, `/ui/`, `/healthz`, and `/async-function/…`, which is not
     /// implemented yet. Needs a tokio runtime.

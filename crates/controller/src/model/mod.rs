@@ -17,6 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use imbl::OrdMap;
 use nearpath_types::status::rfc3339;
 use nearpath_types::{
     DesiredFunction, DesiredState, FunctionId, FunctionPolicy, FunctionSpec, Namespace, Revision,
@@ -73,18 +74,21 @@ pub struct NamespaceEntry {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// The whole desired state.
+/// The whole desired state. A clone shares all entries with its original, so that deciding on a copy
+/// costs what the decision changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ControllerModel {
     /// Functions by id.
-    pub functions: BTreeMap<FunctionId, DeployedFunction>,
+    pub functions: OrdMap<FunctionId, DeployedFunction>,
     /// Secrets by id.
-    pub secrets: BTreeMap<SecretId, SecretValue>,
+    pub secrets: OrdMap<SecretId, SecretValue>,
     /// Namespaces by name. The default one always exists and is included only when it has labels or
     /// annotations of its own.
-    pub namespaces: BTreeMap<Namespace, NamespaceEntry>,
+    pub namespaces: OrdMap<Namespace, NamespaceEntry>,
     /// Last revision given to a function.
     pub revision: Revision,
+    /// Follows from functions and secrets; every change renews the entries that it concerns.
+    desired: DesiredState,
 }
 
 impl ControllerModel {
@@ -92,16 +96,45 @@ impl ControllerModel {
     pub fn apply_change(&mut self, change: ModelChange) {
         match change {
             ModelChange::PutFunction(function) => {
-                drop(self.functions.insert(function.spec.id(), function))
+                let id = function.spec.id();
+                self.functions.insert(id.clone(), function);
+                self.renew_desired(&id);
             }
-            ModelChange::DropFunction(id) => drop(self.functions.remove(&id)),
-            ModelChange::PutSecret(id, value) => drop(self.secrets.insert(id, value)),
-            ModelChange::DropSecret(id) => drop(self.secrets.remove(&id)),
+            ModelChange::DropFunction(id) => {
+                self.functions.remove(&id);
+                self.renew_desired(&id);
+            }
+            ModelChange::PutSecret(id, value) => {
+                self.secrets.insert(id.clone(), value);
+                self.renew_users(&id);
+            }
+            ModelChange::DropSecret(id) => {
+                self.secrets.remove(&id);
+                self.renew_users(&id);
+            }
             ModelChange::PutNamespace(name, entry) => drop(self.namespaces.insert(name, entry)),
             ModelChange::DropNamespace(name) => drop(self.namespaces.remove(&name)),
             // The maximum: the counter never decreases, in whatever order changes are applied.
             ModelChange::Revision(revision) => self.revision = self.revision.max(revision),
         }
+    }
+
+    fn renew_desired(&mut self, id: &FunctionId) {
+        match self.functions.get(id) {
+            Some(function) => {
+                let desired = self.desired_function(function);
+                self.desired.functions.insert(id.clone(), desired);
+            }
+            None => drop(self.desired.functions.remove(id)),
+        }
+    }
+
+    fn renew_users(&mut self, secret: &SecretId) {
+        let users: Vec<_> = self
+            .functions_using(secret)
+            .map(|function| function.spec.id())
+            .collect();
+        users.iter().for_each(|id| self.renew_desired(id));
     }
 
     /// True when the namespace exists.
@@ -158,15 +191,9 @@ impl ControllerModel {
             })
     }
 
-    /// Desired state of all functions, for the node.
+    /// Desired state of all functions, for the node. Shares all entries with the model.
     pub fn desired_state(&self) -> DesiredState {
-        DesiredState {
-            functions: self
-                .functions
-                .values()
-                .map(|function| self.desired_function(function))
-                .collect(),
-        }
+        self.desired.clone()
     }
 
     fn desired_function(&self, function: &DeployedFunction) -> DesiredFunction {

@@ -101,7 +101,7 @@ fn revisions_survive_a_removal() {
     .unwrap();
     run_command(&mut model, ControllerCommand::Deploy(test_spec("echo"))).unwrap();
     assert_eq!(
-        model.functions[&"echo".parse().unwrap()].revision,
+        model.functions[&"echo".parse::<FunctionId>().unwrap()].revision,
         Revision(2)
     );
 }
@@ -132,17 +132,17 @@ fn a_changed_secret_renews_only_the_functions_that_use_it() {
     )
     .unwrap();
     assert_eq!(
-        model.functions[&"user".parse().unwrap()].revision,
+        model.functions[&"user".parse::<FunctionId>().unwrap()].revision,
         Revision(3)
     );
     assert_eq!(
-        model.functions[&"other".parse().unwrap()].revision,
+        model.functions[&"other".parse::<FunctionId>().unwrap()].revision,
         Revision(2)
     );
     let desired = model.desired_state();
     let wanted = desired
         .functions
-        .iter()
+        .values()
         .find(|f| f.spec.service.as_str() == "user")
         .unwrap();
     assert_eq!(wanted.secrets["key"], b"new");
@@ -169,7 +169,7 @@ fn empty_quantities_and_duplicate_secrets_are_removed() {
     });
     echo.secrets = vec!["key".into(), "key".into()];
     run_command(&mut model, ControllerCommand::Deploy(echo)).unwrap();
-    let kept = &model.functions[&"echo".parse().unwrap()].spec;
+    let kept = &model.functions[&"echo".parse::<FunctionId>().unwrap()].spec;
     assert_eq!(
         kept.limits,
         Some(InstanceResources {
@@ -300,6 +300,39 @@ pub(crate) fn any_command() -> impl Strategy<Value = ControllerCommand> {
     ]
 }
 
+/// The desired state, from functions and secrets alone.
+fn rebuilt_desired(model: &ControllerModel) -> DesiredState {
+    let functions = model.functions.values();
+    DesiredState {
+        functions: functions.map(|one| model.desired_function(one)).collect(),
+    }
+}
+
+fn any_change() -> impl Strategy<Value = ModelChange> {
+    let secret = || prop::sample::select(vec!["dev/k", "dev/l", "ops/k"]);
+    let secret = move || secret().prop_map(|id| id.parse::<SecretId>().unwrap());
+    let names = || prop::sample::select(vec!["a.dev", "b.dev", "a.ops"]);
+    let names = move || names().prop_map(|id| id.parse::<FunctionId>().unwrap());
+    let keys = prop::sample::subsequence(vec!["k", "l"], 0..=2);
+    let function = (names(), keys, 0u64..4, 0u32..3).prop_map(|(id, keys, revision, replicas)| {
+        let mut spec = test_spec(id.name.as_str());
+        spec.namespace = id.namespace;
+        spec.secrets = keys.into_iter().map(str::to_owned).collect();
+        DeployedFunction {
+            spec: spec.into(),
+            revision: Revision(revision),
+            replicas,
+            created_at: at_seconds(1),
+        }
+    });
+    prop_oneof![
+        4 => function.prop_map(ModelChange::PutFunction),
+        1 => names().prop_map(ModelChange::DropFunction),
+        3 => (secret(), "[xy]").prop_map(|(id, text)| ModelChange::PutSecret(id, secret_value(&text))),
+        1 => secret().prop_map(ModelChange::DropSecret),
+    ]
+}
+
 /// Invariants of every model that commands can lead to.
 fn assert_sound(model: &ControllerModel) {
     for (id, function) in &model.functions {
@@ -326,7 +359,8 @@ fn assert_sound(model: &ControllerModel) {
             .keys()
             .all(|id| model.has_namespace(&id.namespace))
     );
-    for wanted in model.desired_state().functions {
+    assert_eq!(model.desired_state(), rebuilt_desired(model));
+    for wanted in model.desired_state().functions.values() {
         assert_eq!(
             wanted.secrets.len(),
             wanted.spec.secrets.len(),
@@ -349,4 +383,39 @@ proptest! {
             assert_sound(&model);
         }
     }
+
+    // Changes that no command makes, too: a row of an older version may name a missing secret.
+    #[test]
+    fn renewed_entries_equal_a_rebuilt_desired_state(changes in prop::collection::vec(any_change(), 0..60)) {
+        let mut model = ControllerModel::default();
+        for change in changes {
+            model.apply_change(change);
+            prop_assert_eq!(model.desired_state(), rebuilt_desired(&model));
+        }
+    }
+}
+
+#[test]
+fn an_entry_that_is_not_renewed_is_noticed() {
+    let mut model = ControllerModel::default();
+    run_command(&mut model, ControllerCommand::Deploy(test_spec("echo"))).unwrap();
+    let id: FunctionId = "echo".parse().unwrap();
+    model.functions[&id].replicas = 7;
+    assert_ne!(model.desired_state(), rebuilt_desired(&model));
+    model.renew_desired(&id);
+    assert_eq!(model.desired_state(), rebuilt_desired(&model));
+}
+
+#[test]
+fn a_decision_leaves_the_entries_of_other_functions_alone() {
+    let mut model = ControllerModel::default();
+    for name in ["a", "b", "c"] {
+        run_command(&mut model, ControllerCommand::Deploy(test_spec(name))).unwrap();
+    }
+    let before = model.desired_state();
+    let id: FunctionId = "b".parse().unwrap();
+    run_command(&mut model, ControllerCommand::Scale(id.clone(), 0)).unwrap();
+    let after = model.desired_state();
+    let changed: Vec<_> = after.functions.changes_since(&before.functions).collect();
+    assert_eq!(changed.iter().map(|one| one.id).collect::<Vec<_>>(), [&id]);
 }

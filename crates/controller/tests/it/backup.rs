@@ -81,7 +81,9 @@ async fn a_restored_backup_equals_what_was_deployed() {
     assert_eq!((summary.functions, summary.secrets), (2, 1));
     assert_eq!(summary.without_folder, ["gone.openfaas-fn"]);
     assert_eq!(*model_of(&target).await, *fixture.controller.model());
-    let revision = fixture.controller.model().functions[&"whole".parse().unwrap()].revision;
+    let revision = fixture.controller.model().functions
+        [&"whole".parse::<nearpath_types::FunctionId>().unwrap()]
+        .revision;
     let copy = target.join(format!("artifacts/whole.openfaas-fn/{revision}"));
     let mode = fs::metadata(copy.join("run.sh"))
         .unwrap()

@@ -135,9 +135,11 @@ async fn what_was_acknowledged_survives_kill_9() {
         let fixture = ControllerFixture::open_on(folder.path()).await;
         let model = fixture.controller.model();
         for name in &acknowledged {
-            let secret = model
-                .secrets
-                .get(&format!("openfaas-fn/{name}").parse().unwrap());
+            let secret = model.secrets.get(
+                &format!("openfaas-fn/{name}")
+                    .parse::<nearpath_controller::model::SecretId>()
+                    .unwrap(),
+            );
             assert_eq!(
                 secret.map(|s| &*s.0),
                 Some(name.as_bytes()),

@@ -18,8 +18,8 @@ use nearpath_types::chain_status::{EdgeStatus, MemoryStatus, PathStatus};
 use nearpath_types::pool_status::PoolStatus;
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{
-    DesiredFunction, DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction, Revision,
-    StatusQuery, StatusReport, StatusSource,
+    DesiredFunction, DesiredState, FunctionId, FunctionMap, LogLine, LogQuery, ObservedFunction,
+    Revision, StatusQuery, StatusReport, StatusSource,
 };
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
@@ -41,7 +41,7 @@ async fn open_when_free(config: ControllerConfig, fleet: &Arc<FakeFleet>) -> Con
 /// Records the applied state and the log queries.
 pub(crate) struct FakeFleet {
     desired: watch::Sender<DesiredState>,
-    pub(crate) observed: Mutex<Arc<Vec<ObservedFunction>>>,
+    pub(crate) observed: Mutex<FunctionMap<ObservedFunction>>,
     pub(crate) log_queries: Mutex<Vec<LogQuery>>,
     pub(crate) log_lines: Mutex<Option<mpsc::Receiver<LogLine>>>,
 }
@@ -61,13 +61,9 @@ impl Default for FakeFleet {
 impl FakeFleet {
     /// Current desired state of a function.
     pub(crate) fn desired_function(&self, name: &str) -> Option<DesiredFunction> {
-        let id: FunctionId = name.parse().unwrap();
-        self.desired
-            .borrow()
-            .functions
-            .iter()
-            .find(|function| function.spec.id() == id)
-            .cloned()
+        let desired = self.desired.borrow();
+        let function = desired.functions.get(&name.parse().unwrap());
+        function.map(|function| DesiredFunction::clone(function))
     }
 
     /// Waits until this number of replicas is desired.
@@ -95,7 +91,7 @@ impl Fleet for FakeFleet {
     fn hold_folders(&self) -> Arc<dyn HeldFolders> {
         Arc::new(ImageFolders)
     }
-    fn observed_functions(&self) -> Arc<Vec<ObservedFunction>> {
+    fn observed_functions(&self) -> FunctionMap<ObservedFunction> {
         self.observed.lock().unwrap().clone()
     }
     fn read_logs(&self, query: LogQuery) -> mpsc::Receiver<LogLine> {

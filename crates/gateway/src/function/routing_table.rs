@@ -1,12 +1,17 @@
 //! Routing table: functions by name, and calling instances by address. Readers never block.
+//!
+//! A publication applies what differs from the last one. Versions of the index share the rest, so it
+//! costs what changed, and readers still see one version as a whole.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
+use imbl::HashMap;
 use nearpath_types::name::DEFAULT_NAMESPACE;
-use nearpath_types::{FunctionId, InstanceId, RoutingSnapshot};
+use nearpath_types::{
+    FunctionChange, FunctionId, FunctionMap, FunctionRoute, InstanceId, RoutingSnapshot,
+};
 use tokio::sync::watch;
 
 use super::endpoint::InstanceEndpoint;
@@ -18,16 +23,26 @@ pub(crate) struct RoutingTable {
     index: ArcSwap<FunctionIndex>,
     /// Number of the last publication.
     changes: watch::Sender<u64>,
-    /// Withdrawn instances with open requests. The lock serializes publishers; readers of the
-    /// index never take it.
-    withdrawn: Mutex<Vec<Arc<InstanceEndpoint>>>,
+    /// The lock serializes publishers; readers of the index never take it.
+    publication: Mutex<Publication>,
 }
 
+/// State of publishers.
 #[derive(Debug, Default)]
+struct Publication {
+    /// Routes that the index reflects.
+    applied: FunctionMap<FunctionRoute>,
+    /// Withdrawn instances with open requests.
+    withdrawn: Vec<Arc<InstanceEndpoint>>,
+}
+
+#[derive(Debug, Clone, Default)]
 struct FunctionIndex {
-    by_id: HashMap<FunctionId, Arc<FunctionEntry>>,
+    by_id: FunctionMap<FunctionEntry>,
     by_name: HashMap<Box<str>, Arc<FunctionEntry>>,
     by_caller_addr: HashMap<IpAddr, Arc<FunctionEntry>>,
+    /// Functions that declare topics.
+    with_topics: FunctionMap<FunctionEntry>,
 }
 
 impl Default for RoutingTable {
@@ -35,7 +50,7 @@ impl Default for RoutingTable {
         Self {
             index: ArcSwap::default(),
             changes: watch::Sender::new(0),
-            withdrawn: Mutex::default(),
+            publication: Mutex::default(),
         }
     }
 }
@@ -56,9 +71,14 @@ impl RoutingTable {
         self.index.load().by_caller_addr.get(&addr).cloned()
     }
 
-    /// Returns all functions, in no particular order.
+    /// Returns all functions, in order.
     pub(crate) fn functions(&self) -> Vec<Arc<FunctionEntry>> {
         self.index.load().by_id.values().cloned().collect()
+    }
+
+    /// Returns the functions that declare topics, in order.
+    pub(crate) fn functions_with_topics(&self) -> Vec<Arc<FunctionEntry>> {
+        self.index.load().with_topics.values().cloned().collect()
     }
 
     /// Subscribes to publications.
@@ -69,62 +89,275 @@ impl RoutingTable {
     /// Applies a snapshot. After the return, no thread sends new requests to an instance that the
     /// snapshot does not call ready.
     pub(crate) fn publish(&self, snapshot: &RoutingSnapshot) {
-        let mut withdrawn = self.withdrawn();
-        let before = self.index.load_full();
-        let mut index = FunctionIndex::default();
-        for entry in &snapshot.functions {
-            // The entry is kept, because gate and counters must outlive the snapshot.
-            let known = before.by_id.get(&entry.id).cloned();
-            let function = known.unwrap_or_else(|| {
-                FunctionEntry::new(entry.id.clone(), entry.policy.clone()).into()
-            });
-            withdrawn.extend(function.apply_snapshot(entry));
-            for instance in &entry.instances {
-                // In any state: an instance may call others while it starts or drains.
-                index
-                    .by_caller_addr
-                    .insert(instance.addr.ip(), function.clone());
+        let mut publication = self.lock_publication();
+        let before = std::mem::replace(&mut publication.applied, snapshot.functions.clone());
+        let mut index = FunctionIndex::clone(&self.index.load());
+        let mut removed = Vec::new();
+        for change in snapshot.functions.changes_since(&before) {
+            match change.after {
+                Some(route) => {
+                    let function = index.entry_for(route);
+                    publication.withdrawn.extend(function.apply_snapshot(route));
+                    index.replace(&change, function);
+                }
+                None => removed.extend(index.remove(&change)),
             }
-            index.add_function(function);
         }
-        let index = Arc::new(index);
         // Stored before functions are removed, so that no new request finds one that is closed.
-        self.index.store(index.clone());
-        for (_, gone) in before
-            .by_id
-            .iter()
-            .filter(|(id, _)| !index.by_id.contains_key(id))
-        {
-            withdrawn.extend(gone.remove_function());
+        self.index.store(Arc::new(index));
+        for function in removed {
+            publication.withdrawn.extend(function.remove_function());
         }
-        withdrawn.retain(|endpoint| endpoint.has_requests());
+        publication
+            .withdrawn
+            .retain(|endpoint| endpoint.has_requests());
         self.changes.send_modify(|changes| *changes += 1);
     }
 
     /// Waits until no request is open at an instance that was withdrawn.
     pub(crate) async fn wait_requests_ended(&self, id: InstanceId) {
+        let is_meant = |one: &&Arc<InstanceEndpoint>| one.id == id;
         // The last one: ids are used again.
-        let last = self.withdrawn().iter().rfind(|one| one.id == id).cloned();
+        let last = self
+            .lock_publication()
+            .withdrawn
+            .iter()
+            .rfind(is_meant)
+            .cloned();
         if let Some(endpoint) = last {
             endpoint.wait_requests_ended().await;
         }
     }
 
-    fn withdrawn(&self) -> MutexGuard<'_, Vec<Arc<InstanceEndpoint>>> {
-        self.withdrawn
+    fn lock_publication(&self) -> MutexGuard<'_, Publication> {
+        self.publication
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+type RouteChange<'a> = FunctionChange<'a, FunctionRoute>;
+
 impl FunctionIndex {
-    fn add_function(&mut self, function: Arc<FunctionEntry>) {
-        if function.id.namespace.as_str() == DEFAULT_NAMESPACE {
-            // Both names as keys: a lookup then needs no parsing and no allocation.
-            self.by_name
-                .insert(function.id.name.as_str().into(), function.clone());
+    /// Returns the entry of a function. It is kept, because gate and counters must outlive the
+    /// snapshot.
+    fn entry_for(&self, route: &FunctionRoute) -> Arc<FunctionEntry> {
+        let known = self.by_id.get(&route.id).cloned();
+        known.unwrap_or_else(|| FunctionEntry::new(route.id.clone(), route.policy.clone()).into())
+    }
+
+    fn replace(&mut self, change: &RouteChange<'_>, function: Arc<FunctionEntry>) {
+        self.remove_addresses(change);
+        // In any state: an instance may call others while it starts or drains.
+        for addr in addresses_of(change.after) {
+            self.by_caller_addr.insert(addr, function.clone());
         }
-        self.by_name.insert(function.name.clone(), function.clone());
-        self.by_id.insert(function.id.clone(), function);
+        let id = change.id.clone();
+        match change
+            .after
+            .is_some_and(|route| !route.policy.topics.is_empty())
+        {
+            true => drop(self.with_topics.insert(id.clone(), function.clone())),
+            false => drop(self.with_topics.remove(&id)),
+        }
+        if change.before.is_none() {
+            for name in names_of(&function) {
+                self.by_name.insert(name, function.clone());
+            }
+            self.by_id.insert(id, function);
+        }
+    }
+
+    fn remove(&mut self, change: &RouteChange<'_>) -> Option<Arc<FunctionEntry>> {
+        self.remove_addresses(change);
+        self.with_topics.remove(change.id);
+        let function = self.by_id.remove(change.id)?;
+        for name in names_of(&function) {
+            self.by_name.remove(&name);
+        }
+        Some(function)
+    }
+
+    fn remove_addresses(&mut self, change: &RouteChange<'_>) {
+        for addr in addresses_of(change.before) {
+            // The address may belong to a new instance of another function already.
+            let owner = self.by_caller_addr.get(&addr);
+            if owner.is_some_and(|function| function.id == *change.id) {
+                self.by_caller_addr.remove(&addr);
+            }
+        }
+    }
+}
+
+fn addresses_of(route: Option<&Arc<FunctionRoute>>) -> impl Iterator<Item = IpAddr> {
+    let instances = route.into_iter().flat_map(|route| &route.instances);
+    instances.map(|instance| instance.addr.ip())
+}
+
+/// Both names as keys in the default namespace: a lookup then needs no parsing and no allocation.
+fn names_of(function: &FunctionEntry) -> impl Iterator<Item = Box<str>> {
+    let is_default = function.id.namespace.as_str() == DEFAULT_NAMESPACE;
+    let short = is_default.then(|| function.id.name.as_str().into());
+    short.into_iter().chain([function.name.clone()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_types::policy::CallTransport;
+    use nearpath_types::{
+        FunctionPolicy, InstanceAddr, InstanceLocality, InstanceRoute, InstanceState,
+    };
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const NAMES: [&str; 4] = ["a", "b", "a.dev", "c.dev"];
+    /// Numbers of a function's instances, and whether it declares topics; `None`: not deployed.
+    type Deployed = Option<(Vec<u8>, bool)>;
+
+    fn route(name: &str, (instances, has_topics): &(Vec<u8>, bool)) -> FunctionRoute {
+        let policy = FunctionPolicy {
+            topics: if *has_topics {
+                vec!["news/#".into()]
+            } else {
+                Vec::new()
+            },
+            ..FunctionPolicy::default()
+        };
+        let instance = |number: &u8| InstanceRoute {
+            id: InstanceId(u64::from(*number)),
+            addr: InstanceAddr(([10, 62, 0, *number], 8080).into()),
+            locality: InstanceLocality::SameNode,
+            state: match number % 3 {
+                0 => InstanceState::Starting,
+                1 => InstanceState::Ready,
+                _ => InstanceState::Draining,
+            },
+            quic: None,
+            transport: CallTransport::Auto,
+            server: None,
+        };
+        FunctionRoute {
+            id: name.parse().unwrap(),
+            policy: Arc::new(policy),
+            replicas: instances.len() as u32,
+            instances: instances.iter().map(instance).collect(),
+            start_failure: None,
+        }
+    }
+
+    /// Deals each address to one function at most, and deploys some without any.
+    fn any_deployment() -> impl Strategy<Value = [Deployed; 4]> {
+        let owners = prop::collection::vec(prop::option::of(0usize..4), 12);
+        let kinds = prop::array::uniform4(prop::option::weighted(0.8, any::<bool>()));
+        (owners, kinds).prop_map(|(owners, kinds)| {
+            let instances = |function: usize| {
+                let all = owners.iter().zip(1u8..);
+                all.filter(|(owner, _)| **owner == Some(function))
+                    .map(|(_, number)| number)
+                    .collect()
+            };
+            std::array::from_fn(|function| Some((instances(function), kinds[function]?)))
+        })
+    }
+
+    /// Versions that a node publishes one after another share what did not change.
+    fn next_snapshot(last: &RoutingSnapshot, deployed: &[Deployed; 4]) -> RoutingSnapshot {
+        let mut next = last.clone();
+        next.version += 1;
+        for (name, deployed) in NAMES.iter().zip(deployed) {
+            let id: FunctionId = name.parse().unwrap();
+            let route = deployed.as_ref().map(|deployed| route(name, deployed));
+            match route {
+                Some(route)
+                    if next
+                        .functions
+                        .get(&id)
+                        .is_some_and(|known| **known == route) => {}
+                Some(route) => drop(next.functions.insert(id, route)),
+                None => drop(next.functions.remove(&id)),
+            }
+        }
+        next
+    }
+
+    type Lookups = BTreeMap<String, Option<String>>;
+
+    /// Answers of a table to all lookups, and the ready instances that it names.
+    fn lookups(table: &RoutingTable) -> (Lookups, Vec<String>, Vec<String>) {
+        let name = |function: Option<Arc<FunctionEntry>>| {
+            function.map(|one| {
+                let ready: Vec<_> = one.route().ready.iter().map(|ready| ready.id.0).collect();
+                format!("{} {ready:?} {:?}", one.id, one.route().policy.topics)
+            })
+        };
+        let names = NAMES
+            .iter()
+            .flat_map(|name| [name.to_string(), format!("{name}.openfaas-fn")]);
+        let by_name = names.map(|text| (text.clone(), name(table.find_by_name(&text))));
+        let by_id = NAMES.iter().map(|text| {
+            (
+                format!("id {text}"),
+                name(table.get(&text.parse().unwrap())),
+            )
+        });
+        let addresses = (1..=12).map(|number| IpAddr::from([10, 62, 0, number]));
+        let by_addr = addresses.map(|addr| (addr.to_string(), name(table.find_caller(addr))));
+        let ids = |all: Vec<Arc<FunctionEntry>>| all.iter().map(|one| one.id.to_string()).collect();
+        let all = by_name.chain(by_id).chain(by_addr).collect();
+        (
+            all,
+            ids(table.functions()),
+            ids(table.functions_with_topics()),
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn publications_lead_to_the_table_of_the_last_snapshot(
+            steps in prop::collection::vec((any_deployment(), any::<bool>()), 1..12)
+        ) {
+            let (table, mut last) = (RoutingTable::default(), RoutingSnapshot::default());
+            for (deployed, is_seen) in steps {
+                last = next_snapshot(&last, &deployed);
+                // The gateway may miss versions: it only sees the newest.
+                if is_seen {
+                    table.publish(&last);
+                    let rebuilt = RoutingTable::default();
+                    rebuilt.publish(&last);
+                    prop_assert_eq!(lookups(&table), lookups(&rebuilt));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_lost_publication_is_noticed() {
+        let deployed = [Some((vec![1], true)), None, None, None];
+        let snapshot = next_snapshot(&RoutingSnapshot::default(), &deployed);
+        let [table, rebuilt] = [RoutingTable::default(), RoutingTable::default()];
+        rebuilt.publish(&snapshot);
+        assert_ne!(lookups(&table), lookups(&rebuilt));
+        table.publish(&snapshot);
+        assert_eq!(lookups(&table), lookups(&rebuilt));
+    }
+
+    #[test]
+    fn a_publication_leaves_other_functions_alone() {
+        let first = [Some((vec![1], false)), Some((vec![4], false)), None, None];
+        let table = RoutingTable::default();
+        let snapshot = next_snapshot(&RoutingSnapshot::default(), &first);
+        table.publish(&snapshot);
+        let route_of = |name: &str| table.get(&name.parse().unwrap()).unwrap().route();
+        let (a, b) = (route_of("a"), route_of("b"));
+        let second = [
+            Some((vec![1, 7], false)),
+            Some((vec![4], false)),
+            None,
+            None,
+        ];
+        table.publish(&next_snapshot(&snapshot, &second));
+        assert!(!Arc::ptr_eq(&a, &route_of("a")));
+        assert!(Arc::ptr_eq(&b, &route_of("b")));
     }
 }

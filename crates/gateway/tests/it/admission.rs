@@ -171,7 +171,7 @@ async fn a_function_that_does_not_start_is_refused_with_the_reason() {
     });
     fixture.gateway.publish(&RoutingSnapshot {
         version: 1,
-        functions: vec![entry],
+        functions: [entry].into_iter().collect(),
     });
     let answer = fixture.send_get("/function/echo").await;
     assert_eq!(
@@ -199,7 +199,7 @@ async fn a_function_that_is_known_to_fail_is_refused_without_a_wait() {
     let publish = |version, entry: &nearpath_types::FunctionRoute| {
         fixture.gateway.publish(&RoutingSnapshot {
             version,
-            functions: vec![entry.clone()],
+            functions: [entry.clone()].into_iter().collect(),
         });
     };
     publish(1, &entry);

@@ -156,7 +156,7 @@ async fn a_function_learns_which_function_calls() {
     let functions = vec![caller, callee];
     fixture.gateway.publish(&RoutingSnapshot {
         version: 1,
-        functions,
+        functions: functions.into_iter().collect(),
     });
 
     let mut stream = connect_from([127, 0, 0, 2], fixture.internal).await;

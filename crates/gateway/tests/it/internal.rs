@@ -43,7 +43,7 @@ async fn start_shop() -> TestGateway {
     ];
     fixture.gateway.publish(&RoutingSnapshot {
         version: 1,
-        functions,
+        functions: functions.into_iter().collect(),
     });
     fixture
 }

@@ -144,7 +144,7 @@ fn publish(
     (route.instances, route.replicas) = (vec![instance], 1);
     fixture.gateway.publish(&RoutingSnapshot {
         version: 1,
-        functions: vec![route],
+        functions: [route].into_iter().collect(),
     });
 }
 

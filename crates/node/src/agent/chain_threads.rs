@@ -1,48 +1,54 @@
 //! Instances of each chain, as input of the placement.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use nearpath_types::policy::ChainPlacement;
+use nearpath_types::{FunctionId, InstanceId};
 
 use super::NodeAgent;
-use super::function_state::FunctionState;
+use crate::chains::ChainIndex;
+use crate::machine::InstanceProcess;
 use crate::placement::placer::ChainThreads;
 
 impl NodeAgent {
     /// Returns whether any chain lets the node choose a processor.
     pub(super) fn needs_placement(&self) -> bool {
-        let mut policies = self.functions.values().filter_map(FunctionState::policy);
-        policies.any(|policy| policy.chain.is_some() && policy.placement != ChainPlacement::Spread)
+        self.factory.domains.chains().needs_placement()
     }
 
-    /// Returns the running instances of each chain, by domain. If functions disagree, the most
-    /// restrictive placement applies.
+    /// Returns the running instances of each chain that has some, by domain.
     pub(super) fn chain_threads(&self) -> BTreeMap<String, ChainThreads> {
-        let mut chains: BTreeMap<String, ChainThreads> = BTreeMap::new();
-        for (id, function) in &self.functions {
-            let Some(policy) = function.policy() else {
-                continue;
-            };
-            let Some(domain) = policy.domain(id) else {
-                continue;
-            };
-            let placement = policy.placement;
-            let chain = chains.entry(domain).or_insert_with(|| ChainThreads {
-                placement,
-                functions: 0,
-                members: Vec::new(),
-            });
-            chain.placement = chain.placement.min(placement);
-            let running = self
-                .instances
-                .instances_of(id)
-                .filter_map(|one| Some((one.id, one.meter.as_ref()?.process())));
-            let before = chain.members.len();
-            chain.members.extend(running);
-            // Only functions that run count: a sleeping one has no thread to share a processor
-            // with.
-            chain.functions += usize::from(chain.members.len() > before);
+        let chains = self.factory.domains.chains();
+        let mut running: BTreeMap<String, BTreeMap<&FunctionId, Vec<ChainMember>>> =
+            BTreeMap::new();
+        for record in self.instances.iter() {
+            let policy = chains.policy(&record.function);
+            let domain = policy.and_then(|policy| policy.domain(&record.function));
+            if let Some((domain, meter)) = domain.zip(record.meter.as_ref()) {
+                let functions = running.entry(domain).or_default();
+                let members = functions.entry(&record.function).or_default();
+                members.push((record.id, meter.process()));
+            }
         }
-        chains
+        let threads = |(domain, functions): (String, BTreeMap<_, Vec<ChainMember>>)| {
+            let threads = ChainThreads {
+                placement: strictest_placement(chains, &domain),
+                // Only functions that run count: a sleeping one has no thread to share a processor
+                // with.
+                functions: functions.len(),
+                members: functions.into_values().flatten().collect(),
+            };
+            (domain, threads)
+        };
+        running.into_iter().map(threads).collect()
     }
+}
+
+type ChainMember = (InstanceId, Arc<dyn InstanceProcess>);
+
+/// Returns the placement of a chain. If functions disagree, the most restrictive one applies.
+fn strictest_placement(chains: &ChainIndex, domain: &str) -> ChainPlacement {
+    let placements = chains.in_domain(domain).map(|(_, policy)| policy.placement);
+    placements.min().unwrap_or_default()
 }

@@ -16,7 +16,7 @@ use crate::reconcile::{DesiredInstances, StartBackoff};
 #[derive(Debug, Default)]
 pub(super) struct FunctionState {
     /// Desired state; `None` for a removed function that waits for its last instance.
-    pub(super) desired: Option<DesiredFunction>,
+    pub(super) desired: Option<Arc<DesiredFunction>>,
     /// Last valid policy; `None` before the first one.
     policy: Option<Arc<FunctionPolicy>>,
     /// Back-off of the desired revision.
@@ -38,7 +38,7 @@ struct FailureRecord {
 
 impl FunctionState {
     /// Applies a new desired state. A new revision resets the back-off.
-    pub(super) fn apply_desired(&mut self, desired: DesiredFunction) {
+    pub(super) fn apply_desired(&mut self, desired: Arc<DesiredFunction>) {
         if self.desired.as_ref().map(|old| old.revision) != Some(desired.revision) {
             // Failures of the old revision say nothing about the new one.
             (self.backoff, self.failure, self.last_failure) = Default::default();
@@ -80,6 +80,11 @@ impl FunctionState {
     /// Returns the last valid policy. A removed function keeps it for draining instances.
     pub(super) fn policy(&self) -> Option<&FunctionPolicy> {
         self.policy.as_deref()
+    }
+
+    /// Returns the same, to be kept.
+    pub(super) fn shared_policy(&self) -> Option<Arc<FunctionPolicy>> {
+        self.policy.clone()
     }
 
     /// Records that an instance became ready.

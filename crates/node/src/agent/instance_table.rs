@@ -34,6 +34,10 @@ impl InstanceTable {
         Some(record)
     }
 
+    pub(super) fn get(&self, id: InstanceId) -> Option<&InstanceRecord> {
+        self.all.get(&id)
+    }
+
     pub(super) fn get_mut(&mut self, id: InstanceId) -> Option<&mut InstanceRecord> {
         self.all.get_mut(&id)
     }

@@ -1,16 +1,18 @@
 //! The task that owns the node's state.
 //!
-//! It receives the desired state and events, calls [`reconcile::plan`] for each function, and
-//! publishes the result. Only then does it act on withdrawn instances. Slow work happens in the
-//! instances' own tasks.
+//! It receives the desired state and events, calls [`reconcile::plan`] for each function that they
+//! concern, and publishes the result. Only then does it act on withdrawn instances. Slow work happens
+//! in the instances' own tasks.
 
 mod allocations;
 mod chain_threads;
+mod function_changes;
 mod function_state;
 mod instance_factory;
 mod instance_record;
 mod instance_table;
 mod publisher;
+mod retry_queue;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -20,12 +22,14 @@ use std::time::Instant;
 
 use futures_util::future::BoxFuture;
 use nearpath_types::status::UsageStatus;
-use nearpath_types::{DesiredState, FunctionId, InstanceId, InstanceState, StartFailureCause};
+use nearpath_types::{
+    DesiredState, FunctionId, InstanceId, InstanceState, Revision, StartFailureCause,
+};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
 
-use crate::artifact::ArtifactKey;
 use crate::config::SettleHook;
+use crate::identity::DirectCallers;
 use crate::instance::ending::{EndReport, InstanceEnding};
 use crate::instance::lifecycle::{InstanceEvent, StopRequest};
 use crate::metrics::NodeMetrics;
@@ -34,6 +38,7 @@ use crate::reconcile::{self, ReconcileAction};
 use instance_record::{InstanceRecord, UsageMeter};
 use instance_table::InstanceTable;
 use publisher::FunctionStates;
+use retry_queue::RetryQueue;
 
 pub(crate) use allocations::Allocations;
 pub(crate) use instance_factory::{InstanceDefaults, InstanceFactory};
@@ -65,12 +70,21 @@ pub(crate) struct NodeAgent {
     metrics: NodeMetrics,
     functions: FunctionStates,
     instances: InstanceTable,
+    /// The last desired state that was applied; `None` before the first one.
+    applied: Option<DesiredState>,
+    /// Functions to plan and to publish.
+    changed: BTreeSet<FunctionId>,
+    /// Functions whose policy may differ from the one that chains and callers know.
+    changed_policies: BTreeSet<FunctionId>,
+    retries: RetryQueue,
+    callers: DirectCallers,
     stopping: Option<oneshot::Sender<()>>,
     /// Callers that wait for the next publication.
     version_waiters: Vec<oneshot::Sender<u64>>,
-    /// Copies that were needed at the last collection; `None` before the first desired state.
-    needed: Option<BTreeSet<ArtifactKey>>,
-    has_desired: bool,
+    /// Copies that each function needed at the last collection.
+    needed: BTreeMap<FunctionId, BTreeSet<Revision>>,
+    /// Copies of earlier processes were collected.
+    has_collected: bool,
     /// Placement of the chains' instances, and the time of the next one.
     placer: Placer,
     next_placement: tokio::time::Instant,
@@ -90,10 +104,15 @@ impl NodeAgent {
             metrics,
             functions: BTreeMap::new(),
             instances: InstanceTable::default(),
+            applied: None,
+            changed: BTreeSet::new(),
+            changed_policies: BTreeSet::new(),
+            retries: RetryQueue::default(),
+            callers: DirectCallers::default(),
             stopping: None,
             version_waiters: Vec::new(),
-            needed: None,
-            has_desired: false,
+            needed: BTreeMap::new(),
+            has_collected: false,
             placer: Placer::new(),
             next_placement: tokio::time::Instant::now() + PLACEMENT_INTERVAL,
         }
@@ -102,9 +121,8 @@ impl NodeAgent {
     /// Runs until it is stopped, or its handle is dropped; then the instances are killed.
     pub(crate) async fn run(mut self, mut inputs: AgentInputs) {
         loop {
-            // Every input can change the plan of any function, so all are planned again.
             // Before waiting, so that each input is reflected in a published state first.
-            let retry_at = self.reconcile_all();
+            let retry_at = self.reconcile_changed();
             if self.instances.is_empty() && self.stopping.is_some() {
                 break;
             }
@@ -147,40 +165,33 @@ impl NodeAgent {
         }
     }
 
-    /// Plans, publishes, and then asks withdrawn instances to stop. Returns the time of the next
-    /// retry.
-    fn reconcile_all(&mut self) -> Option<Instant> {
+    /// Plans and publishes the functions that changed, and then asks withdrawn instances to stop.
+    /// Returns the time of the next retry.
+    fn reconcile_changed(&mut self) -> Option<Instant> {
         let now = tokio::time::Instant::now().into_std();
+        self.changed.extend(self.retries.take_due(now));
+        let changed = mem::take(&mut self.changed);
         let mut withdrawn = Vec::new();
-        let ids: Vec<_> = self.functions.keys().cloned().collect();
-        let retries: Vec<_> = ids
-            .iter()
-            .map(|id| self.reconcile_function(id, now, &mut withdrawn))
-            .collect();
-        // Removed functions stay until their last instance is gone, so that its end is still
-        // reported.
+        for id in &changed {
+            let retry_at = self.reconcile_function(id, now, &mut withdrawn);
+            self.retries.set(id, retry_at);
+        }
         // Before the publication, so that a removed function is gone from it.
-        self.functions.retain(|id, function| {
-            let is_alive = function.desired.is_some() || self.instances.has_instances(id);
-            if !is_alive {
-                self.factory.context.logs.remove_function(id);
-            }
-            is_alive
-        });
+        changed.iter().for_each(|id| self.drop_if_gone(id));
+        self.apply_policies();
         let version = self
             .publisher
-            .publish_state(&self.functions, &self.instances);
+            .publish_changes(&changed, &self.functions, &self.instances);
         for waiter in self.version_waiters.drain(..) {
             let _ = waiter.send(version); // the caller may have left
         }
-        self.metrics
-            .set_states(self.instances.iter().map(|record| record.state));
+        self.metrics.set_states(self.publisher.state_counts());
         // Only after the publication: the snapshot must show them as draining first.
         withdrawn
             .into_iter()
             .for_each(|(id, was_ready)| self.request_stop(id, was_ready, version));
-        self.collect_artifacts();
-        retries.into_iter().flatten().min()
+        self.collect_artifacts(&changed);
+        self.retries.next_time()
     }
 
     fn reconcile_function(
@@ -189,7 +200,7 @@ impl NodeAgent {
         now: Instant,
         withdrawn: &mut Vec<(InstanceId, bool)>,
     ) -> Option<Instant> {
-        let function = &self.functions[id];
+        let function = self.functions.get(id)?;
         let desired = function
             .desired_instances()
             // While the node stops nothing is desired, so that plans only withdraw.
@@ -209,11 +220,10 @@ impl NodeAgent {
                 ReconcileAction::Withdraw(id) => withdrawn.extend(self.mark_draining(id)),
             }
         }
-        // a refusal changed the back-off after planning
-        if refused {
-            self.functions[id].backoff.retry_at()
-        } else {
-            plan.retry_at
+        match refused {
+            // A refusal changed the back-off after planning.
+            true => self.functions.get(id)?.backoff.retry_at(),
+            false => plan.retry_at,
         }
     }
 
@@ -301,43 +311,17 @@ impl NodeAgent {
                 self.factory.domains.add_gateway_thread(sockets)
             }
             // The next plan withdraws everything; the answer follows when the table is empty.
-            AgentCommand::Stop(done) => self.stopping = Some(done),
-        }
-    }
-
-    fn apply_desired(&mut self, desired: &mut watch::Receiver<DesiredState>) {
-        let desired = desired.borrow_and_update().clone();
-        let is_first = !mem::replace(&mut self.has_desired, true);
-        let mut all: BTreeMap<_, _> = desired
-            .functions
-            .into_iter()
-            .map(|one| (one.spec.id(), one))
-            .collect();
-        for (id, function) in &mut self.functions {
-            match all.remove(id) {
-                Some(desired) => function.apply_desired(desired),
-                None => function.desired = None,
+            AgentCommand::Stop(done) => {
+                self.stopping = Some(done);
+                self.changed.extend(self.functions.keys().cloned());
             }
         }
-        for (id, desired) in all {
-            self.functions.entry(id).or_default().apply_desired(desired);
-        }
-        if is_first {
-            let logs = &self.factory.context.logs;
-            logs.remove_others(self.functions.keys());
-        }
-        let policies = self
-            .functions
-            .iter()
-            .filter_map(|(id, function)| Some((id, function.policy()?)));
-        self.factory
-            .context
-            .identities
-            .set_callers(policies.clone());
-        self.factory.domains.apply_functions(policies);
     }
 
     fn handle_event(&mut self, event: InstanceEvent) {
+        if let Some(record) = self.instances.get(event.instance()) {
+            self.changed.insert(record.function.clone());
+        }
         match event {
             InstanceEvent::Launched { id, pid, process } => {
                 let Some(record) = self.instances.get_mut(id) else {
@@ -457,32 +441,6 @@ impl NodeAgent {
                 usage.total_memory_bytes += memory;
             }
             let _ = reply.send(usage); // the caller may have left
-        });
-    }
-
-    /// Removes copies that neither a desired function nor a living instance needs, when that has
-    /// changed.
-    fn collect_artifacts(&mut self) {
-        let desired_keys = self
-            .functions
-            .iter()
-            .filter_map(|(id, f)| Some((id.clone(), f.desired_instances()?.revision)));
-        let living_keys = self
-            .instances
-            .iter()
-            .map(|record| (record.function.clone(), record.revision));
-        let needed: BTreeSet<_> = desired_keys.chain(living_keys).collect();
-        // Before the first desired state every copy would look unneeded.
-        if !self.has_desired || self.needed.as_ref() == Some(&needed) {
-            return;
-        }
-        let artifacts = self.factory.context.artifacts.clone();
-        artifacts.set_needed(needed.clone());
-        self.needed = Some(needed);
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = artifacts.collect_garbage() {
-                tracing::warn!(%error, "copies of removed functions could not be removed; the next change retries");
-            }
         });
     }
 }

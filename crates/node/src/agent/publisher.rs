@@ -1,70 +1,128 @@
 //! Publication of the node's state to the data plane and the controller.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nearpath_types::{FunctionId, ObservedFunction, RoutingSnapshot};
+use nearpath_types::{
+    FunctionId, FunctionMap, FunctionRoute, InstanceState, ObservedFunction, RoutingSnapshot,
+};
 use tokio::sync::watch;
 
 use super::function_state::FunctionState;
 use super::instance_record::InstanceRecord;
 use super::instance_table::InstanceTable;
+use crate::metrics::StateCounts;
 
 pub(super) type FunctionStates = BTreeMap<FunctionId, FunctionState>;
 
 pub(crate) struct StatePublisher {
-    subscribe_snapshots: watch::Sender<Arc<RoutingSnapshot>>,
-    subscribe_observed: watch::Sender<Arc<Vec<ObservedFunction>>>,
+    snapshots: watch::Sender<Arc<RoutingSnapshot>>,
+    observed: watch::Sender<FunctionMap<ObservedFunction>>,
+    /// Published instances by state.
+    state_counts: StateCounts,
 }
 
 impl StatePublisher {
     pub(crate) fn new() -> Self {
         Self {
-            subscribe_snapshots: watch::Sender::default(),
-            subscribe_observed: watch::Sender::default(),
+            snapshots: watch::Sender::default(),
+            observed: watch::Sender::default(),
+            state_counts: StateCounts::default(),
         }
     }
 
     pub(crate) fn subscribe_snapshots(&self) -> watch::Receiver<Arc<RoutingSnapshot>> {
-        self.subscribe_snapshots.subscribe()
+        self.snapshots.subscribe()
     }
 
-    pub(crate) fn subscribe_observed(&self) -> watch::Receiver<Arc<Vec<ObservedFunction>>> {
-        self.subscribe_observed.subscribe()
+    pub(crate) fn subscribe_observed(&self) -> watch::Receiver<FunctionMap<ObservedFunction>> {
+        self.observed.subscribe()
     }
 
-    /// Publishes the current state; returns the version of its snapshot.
-    pub(super) fn publish_state(
-        &self,
+    /// Returns the number of published instances by state.
+    pub(super) fn state_counts(&self) -> &StateCounts {
+        &self.state_counts
+    }
+
+    /// Publishes the current state of these functions; returns the version of the snapshot.
+    pub(super) fn publish_changes(
+        &mut self,
+        changed: &BTreeSet<FunctionId>,
         functions: &FunctionStates,
         instances: &InstanceTable,
     ) -> u64 {
-        let routes = functions
-            .iter()
-            .filter_map(|(id, function)| function.function_route(instances.instances_of(id)))
-            .collect();
+        let last = self.snapshots.borrow().clone();
+        if changed.is_empty() {
+            return last.version;
+        }
+        let (mut routes, mut has_changed) = (last.functions.clone(), false);
+        let mut observed = self.observed.borrow().clone();
+        for id in changed {
+            let function = functions.get(id);
+            let route = function.and_then(|one| one.function_route(instances.instances_of(id)));
+            has_changed |= replace_route(&mut routes, id, route);
+            let seen = function.map(|one| observe_function(id, one, instances));
+            self.replace_observed(&mut observed, id, seen);
+        }
+        let version = last.version + u64::from(has_changed);
         // Without a change there is no new version: the gateway's threads are not woken.
-        self.subscribe_snapshots.send_if_modified(|last| {
-            let changed = last.functions != routes;
-            if changed {
-                *last = Arc::new(RoutingSnapshot {
-                    version: last.version + 1,
-                    functions: routes,
-                });
-            }
-            changed
-        });
-        let observed = functions.iter().map(|(id, function)| ObservedFunction {
-            id: id.clone(),
-            instances: instances
-                .instances_of(id)
-                .map(InstanceRecord::observed_instance)
-                .collect(),
-            start_failure: function.start_failure().map(str::to_owned),
-            last_failure: function.last_failure().map(str::to_owned),
-        });
-        self.subscribe_observed
-            .send_replace(Arc::new(observed.collect()));
-        self.subscribe_snapshots.borrow().version
+        if has_changed {
+            self.snapshots.send_replace(Arc::new(RoutingSnapshot {
+                version,
+                functions: routes,
+            }));
+        }
+        self.observed.send_replace(observed);
+        version
+    }
+
+    fn replace_observed(
+        &mut self,
+        all: &mut FunctionMap<ObservedFunction>,
+        id: &FunctionId,
+        seen: Option<ObservedFunction>,
+    ) {
+        let states = |function: &ObservedFunction| -> Vec<InstanceState> {
+            function.instances.iter().map(|one| one.state).collect()
+        };
+        let after = seen.as_ref().map(states).unwrap_or_default();
+        let before = match seen {
+            Some(seen) => all.insert(id.clone(), seen),
+            None => all.remove(id),
+        };
+        let before = before.map(|seen| states(&seen)).unwrap_or_default();
+        self.state_counts.replace(&before, &after);
+    }
+}
+
+/// Replaces the route of a function; returns whether it differs from the one before.
+fn replace_route(
+    routes: &mut FunctionMap<FunctionRoute>,
+    id: &FunctionId,
+    route: Option<FunctionRoute>,
+) -> bool {
+    let has_changed = routes.get(id).map(|known| &**known) != route.as_ref();
+    match route {
+        // An equal route stays, so that a comparison of snapshots finds no change.
+        Some(route) if has_changed => drop(routes.insert(id.clone(), route)),
+        None => drop(routes.remove(id)),
+        Some(_) => {}
+    }
+    has_changed
+}
+
+fn observe_function(
+    id: &FunctionId,
+    function: &FunctionState,
+    instances: &InstanceTable,
+) -> ObservedFunction {
+    ObservedFunction {
+        id: id.clone(),
+        instances: instances
+            .instances_of(id)
+            .map(InstanceRecord::observed_instance)
+            .collect(),
+        start_failure: function.start_failure().map(str::to_owned),
+        last_failure: function.last_failure().map(str::to_owned),
     }
 }

@@ -5,6 +5,7 @@
 //! sandbox shows it read-only. Namespaces share nothing, because the count of links and the page
 //! cache would tell them of each other's files. Where a link fails, the copy keeps its own file.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -73,6 +74,35 @@ impl ContentStore {
         }
         Ok(())
     }
+}
+
+/// Returns whether a content has no names outside of a copy: without the copy it is unused, and
+/// [`ContentStore::remove_unused`] is worth a look at all contents.
+///
+/// # Errors
+/// Fails when a folder cannot be read.
+pub(super) fn has_last_names(copy: &Path) -> io::Result<bool> {
+    let mut files = HashMap::new();
+    count_names(copy, &mut files)?;
+    // One more name: that of the content.
+    Ok(files.values().any(|(names, links)| names + 1 == *links))
+}
+
+/// Names in a folder, and links, by file.
+type NameCounts = HashMap<u64, (u64, u64)>;
+
+fn count_names(folder: &Path, files: &mut NameCounts) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let file = entry.metadata()?; // of a link itself, not of its target
+        if file.is_dir() {
+            count_names(&entry.path(), files)?;
+        } else if file.is_file() {
+            let (names, links) = files.entry(file.ino()).or_default();
+            (*names, *links) = (*names + 1, file.nlink());
+        }
+    }
+    Ok(())
 }
 
 /// Replaces `file` by a link to `content`, unless their lengths differ: then the disk is damaged, or

@@ -9,11 +9,11 @@
 mod contents;
 mod copy;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::{fs, io};
+use std::{fs, io, mem};
 
 use nearpath_types::{FunctionId, Revision};
 use tokio::sync::OnceCell;
@@ -74,10 +74,19 @@ pub struct ArtifactStore {
 
 #[derive(Debug, Default)]
 struct StoreState {
-    needed: BTreeSet<ArtifactKey>,
-    copying: HashMap<ArtifactKey, Arc<OnceCell<PathBuf>>>,
+    needed: BTreeMap<FunctionId, BTreeSet<Revision>>,
+    copying: BTreeMap<ArtifactKey, Arc<OnceCell<PathBuf>>>,
+    /// Functions that may have unneeded copies.
+    stale: BTreeSet<FunctionId>,
     drafts: u64,
     holds: usize,
+}
+
+impl StoreState {
+    fn is_needed(&self, function: &FunctionId, revision: Revision) -> bool {
+        let revisions = self.needed.get(function);
+        revisions.is_some_and(|revisions| revisions.contains(&revision))
+    }
 }
 
 /// Keeps all copies of a store from removal while it lives.
@@ -223,7 +232,7 @@ impl ArtifactStore {
         )
         .map_err(ArtifactError::from);
         let published = copied.and_then(|()| {
-            self.publish_draft(&draft_path, target, &self.unsynced_mark(key))
+            self.publish_draft(&draft_path, target, key)
                 .map_err(|error| store_error(target, error))
         });
         if published.is_err() {
@@ -234,12 +243,17 @@ impl ArtifactStore {
         published.map(|()| true)
     }
 
-    fn publish_draft(&self, draft_path: &Path, target: &Path, mark: &Path) -> io::Result<()> {
-        let _state = self.lock_state();
+    fn publish_draft(&self, draft: &Path, target: &Path, key: &ArtifactKey) -> io::Result<()> {
+        let mut state = self.lock_state();
         // Before the rename: a copy without a mark counts as flushed.
-        fs::write(mark, "")?;
+        fs::write(self.unsynced_mark(key), "")?;
         fs::create_dir_all(target.parent().unwrap_or(target))?;
-        fs::rename(draft_path, target)
+        fs::rename(draft, target)?;
+        // A backup copies for itself, and what it copied may be outdated by now.
+        if !state.is_needed(&key.0, key.1) {
+            state.stale.insert(key.0.clone());
+        }
+        Ok(())
     }
 
     fn new_draft_path(&self) -> PathBuf {
@@ -251,16 +265,30 @@ impl ArtifactStore {
     }
 
     /// Marks a copy as needed, in addition to others. Call it before the first use.
-    pub fn add_needed(&self, key: ArtifactKey) {
-        self.lock_state().needed.insert(key);
+    pub fn add_needed(&self, (function, revision): ArtifactKey) {
+        let mut state = self.lock_state();
+        state.needed.entry(function).or_default().insert(revision);
     }
 
-    /// Replaces the set of needed copies.
-    pub fn set_needed(&self, needed: BTreeSet<ArtifactKey>) {
+    /// Replaces the needed copies of a function.
+    pub fn set_needed(&self, function: &FunctionId, revisions: BTreeSet<Revision>) {
         let mut state = self.lock_state();
+        let key = |revision| (function.clone(), Revision(revision));
+        let copying = state.copying.range(key(0)..=key(u64::MAX));
+        let outdated: Vec<_> = copying
+            .map(|(key, _)| key)
+            .filter(|(_, revision)| !revisions.contains(revision))
+            .cloned()
+            .collect();
         // A failed or outdated copying must not be served from memory later.
-        state.copying.retain(|key, _| needed.contains(key));
-        state.needed = needed;
+        for key in outdated {
+            state.copying.remove(&key);
+        }
+        match revisions.is_empty() {
+            true => state.needed.remove(function),
+            false => state.needed.insert(function.clone(), revisions),
+        };
+        state.stale.insert(function.clone());
     }
 
     /// Keeps all copies, also unneeded ones, while the value lives.
@@ -269,58 +297,110 @@ impl ArtifactStore {
         ArtifactHold(Arc::clone(self))
     }
 
-    /// Removes unneeded copies, unless they are held. Blocks. A copy that becomes needed meanwhile is created again.
+    /// Removes unneeded copies of functions whose needs changed, unless they are held. Blocks. A copy
+    /// that becomes needed meanwhile is created again.
     ///
     /// # Errors
-    /// Fails when something cannot be read or removed.
+    /// Fails when something cannot be read or removed; the next call retries.
+    pub fn collect_stale(&self) -> io::Result<()> {
+        let _collecting = self.lock_collection();
+        let stale = self.take_stale();
+        let collected = self.collect_functions(&stale);
+        if collected.is_err() {
+            self.lock_state().stale.extend(stale);
+        }
+        collected
+    }
+
+    /// Removes unneeded copies of all functions, also those that an earlier process left. Blocks.
+    ///
+    /// # Errors
+    /// As for [`ArtifactStore::collect_stale`].
     pub fn collect_garbage(&self) -> io::Result<()> {
-        // One collection at a time: two would move the same folders.
-        let _collecting = self
-            .collect_lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut has_discarded = false;
-        for function in fs::read_dir(&self.root)? {
-            let function = function?;
+        let mut found = BTreeSet::new();
+        for folder in fs::read_dir(&self.root)? {
+            let name = folder?.file_name();
             let is_function = ![CONTENTS_DIR, DRAFTS_DIR, UNSYNCED_DIR]
                 .map(OsString::from)
-                .contains(&function.file_name());
-            if is_function {
-                has_discarded |= self.collect_revisions(&function.path())?;
-            }
+                .contains(&name);
+            // Nothing else is made there; what has no function's name is not ours to remove.
+            let function = name.to_str().and_then(|name| name.parse().ok());
+            found.extend(function.filter(|_| is_function));
         }
-        match has_discarded {
+        self.lock_state().stale.extend(found);
+        self.collect_stale()
+    }
+
+    fn lock_collection(&self) -> MutexGuard<'_, ()> {
+        // One collection at a time: two would move the same folders.
+        self.collect_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the functions to collect; none while copies are held.
+    fn take_stale(&self) -> BTreeSet<FunctionId> {
+        let mut state = self.lock_state();
+        match state.holds {
+            0 => mem::take(&mut state.stale),
+            _ => BTreeSet::new(),
+        }
+    }
+
+    fn collect_functions(&self, functions: &BTreeSet<FunctionId>) -> io::Result<()> {
+        let mut leaves_unused = false;
+        for function in functions {
+            leaves_unused |= self.collect_revisions(function)?;
+        }
+        match leaves_unused {
             true => self.contents.remove_unused(),
             false => Ok(()),
         }
     }
 
-    /// Removes unneeded copies of a function; returns whether there were any.
-    fn collect_revisions(&self, folder: &Path) -> io::Result<bool> {
-        let mut has_discarded = false;
-        for revision in fs::read_dir(folder)? {
-            let path = revision?.path();
+    /// Removes unneeded copies of a function; returns whether contents may be unused now.
+    fn collect_revisions(&self, function: &FunctionId) -> io::Result<bool> {
+        let folder = self.root.join(function.to_string());
+        let mut leaves_unused = false;
+        let copies = match fs::read_dir(&folder) {
+            // Never started, or collected before.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            copies => copies?,
+        };
+        for copy in copies {
+            let copy = copy?;
+            let revision = copy.file_name().to_str().and_then(|name| name.parse().ok());
             let trash = self.new_draft_path();
-            if self.discard_unneeded(&path, &trash)? {
+            if self.discard_unneeded(function, revision.map(Revision), &copy.path(), &trash)? {
+                leaves_unused |= contents::has_last_names(&trash)?;
                 fs::remove_dir_all(trash)?;
-                has_discarded = true;
             }
         }
         let _state = self.lock_state();
         let _ = fs::remove_dir(folder); // fails while the folder has revisions
-        Ok(has_discarded)
+        Ok(leaves_unused)
     }
 
     /// Moves an unneeded copy away. The lock is held during the move, so the copy cannot become
     /// needed in between.
-    fn discard_unneeded(&self, path: &Path, trash: &Path) -> io::Result<bool> {
-        let state = self.lock_state();
-        let mut needed = state.needed.iter();
-        match state.holds > 0 || needed.any(|key| self.revision_folder(key) == path) {
-            true => Ok(false),
-            // A rename is quick; the slow removal happens outside of the lock.
-            false => fs::rename(path, trash).map(|()| true),
+    fn discard_unneeded(
+        &self,
+        function: &FunctionId,
+        revision: Option<Revision>,
+        path: &Path,
+        trash: &Path,
+    ) -> io::Result<bool> {
+        let mut state = self.lock_state();
+        if revision.is_some_and(|revision| state.is_needed(function, revision)) {
+            return Ok(false);
         }
+        if state.holds > 0 {
+            // Held after the collection began: a later one removes the copy.
+            state.stale.insert(function.clone());
+            return Ok(false);
+        }
+        // A rename is quick; the slow removal happens outside of the lock.
+        fs::rename(path, trash).map(|()| true)
     }
 }
 

@@ -31,6 +31,11 @@ impl StoreFixture {
         within(self.store.get_folder(&key_of(revision), &image)).await
     }
 
+    fn need(&self, revisions: &[u64]) {
+        let revisions = revisions.iter().copied().map(Revision).collect();
+        self.store.set_needed(&key_of(0).0, revisions);
+    }
+
     async fn until_flushed(&self, revision: u64) {
         nearpath_testkit::eventually("the copy is flushed", async || {
             !self.store.unsynced_mark(&key_of(revision)).exists()
@@ -108,11 +113,11 @@ async fn unneeded_copies_are_removed() {
         fixture.get_revision(1).await.unwrap(),
         fixture.get_revision(2).await.unwrap(),
     );
-    fixture.store.set_needed([key_of(2)].into());
+    fixture.need(&[2]);
     fixture.store.collect_garbage().unwrap();
     assert!(!first.exists() && second.exists());
-    fixture.store.set_needed(BTreeSet::new());
-    fixture.store.collect_garbage().unwrap();
+    fixture.need(&[]);
+    fixture.store.collect_stale().unwrap();
     assert!(!second.parent().unwrap().exists());
     assert!(
         fixture.get_revision(1).await.unwrap().exists(),
@@ -125,12 +130,26 @@ async fn held_copies_outlive_their_need() {
     let fixture = StoreFixture::new(FolderLimit::default());
     let first = fixture.get_revision(1).await.unwrap();
     let hold = fixture.store.hold_copies();
-    fixture.store.set_needed([key_of(2)].into());
+    fixture.need(&[2]);
     fixture.store.collect_garbage().unwrap();
     assert!(first.exists());
+    let late = fixture.get_revision(3).await.unwrap();
     drop(hold);
-    fixture.store.collect_garbage().unwrap();
-    assert!(!first.exists());
+    fixture.store.collect_stale().unwrap();
+    assert!(!first.exists() && !late.exists());
+}
+
+#[tokio::test]
+async fn copies_of_an_earlier_process_are_removed() {
+    let fixture = StoreFixture::new(FolderLimit::default());
+    let copy = fixture.get_revision(1).await.unwrap();
+    fixture.until_flushed(1).await;
+    let root = fixture.store.root.clone();
+    let store = ArtifactStore::open(root, FolderLimit::default()).unwrap();
+    store.collect_stale().unwrap();
+    assert!(copy.exists(), "nothing of it is known yet");
+    store.collect_garbage().unwrap();
+    assert!(!copy.exists());
 }
 
 #[tokio::test]
@@ -250,7 +269,7 @@ async fn equal_files_of_copies_are_one_file() {
             .count()
     };
     assert_eq!(contents(), 3);
-    fixture.store.set_needed(BTreeSet::from([key_of(1)]));
+    fixture.need(&[1]);
     fixture.store.collect_garbage().unwrap();
     assert_eq!((contents(), file_of(&first, "program").1), (1, 3));
     // A copy that fails leaves nothing.

@@ -69,10 +69,7 @@ fn find_route<'a>(
     snapshot: &'a RoutingSnapshot,
     function: &FunctionId,
 ) -> Option<&'a FunctionRoute> {
-    let all = &snapshot.functions; // sorted by id
-    all.binary_search_by(|route| route.id.cmp(function))
-        .ok()
-        .map(|at| &all[at])
+    snapshot.functions.get(function).map(|route| &**route)
 }
 
 fn aliases_of(policy: &FunctionPolicy, callee: &FunctionId) -> Vec<FunctionId> {
@@ -126,7 +123,7 @@ mod tests {
             (4, Draining, true),
             (5, Ready, true),
         ];
-        let functions = vec![
+        let functions = [
             route_of("a", &["b", "plain", "nowhere"], CallTransport::Quic, &[]),
             route_of("b", &[], CallTransport::Quic, &instances),
             route_of("c", &[], CallTransport::Quic, &instances),
@@ -134,7 +131,7 @@ mod tests {
         ];
         RoutingSnapshot {
             version: 1,
-            functions,
+            functions: functions.into_iter().collect(),
         }
     }
 

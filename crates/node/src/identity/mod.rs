@@ -6,11 +6,12 @@
 //! the addresses of its callees, and help with handshakes ([`watchdog_session`]).
 
 mod callees;
+mod callers;
 mod handshake_jobs;
 mod watchdog_session;
 mod watchdog_stream;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -18,14 +19,17 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use nearpath_types::policy::CallTransport;
-use nearpath_types::{FunctionId, FunctionPolicy, InstanceAddr, InstanceId, RoutingSnapshot};
+use nearpath_types::{FunctionId, InstanceAddr, InstanceId, RoutingSnapshot};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+use crate::chains::PolicyChanges;
 use crate::direct_stats::DirectStats;
 use crate::machine::InstanceMachine;
 use watchdog_session::WatchdogSession;
 use watchdog_stream::WatchdogStream;
+
+pub(crate) use callers::DirectCallers;
 
 /// Issues identities: implemented by the controller's authority, and by issuers of sessions.
 pub trait IdentityIssuer: Send + Sync {
@@ -43,8 +47,8 @@ pub trait IdentityIssuer: Send + Sync {
     /// Forgets an instance that is gone.
     fn forget_instance(&self, name: &str);
 
-    /// Replaces the callers of each deployed function that is called by others.
-    fn set_callers(&self, _callers: BTreeMap<FunctionId, Vec<FunctionId>>) {}
+    /// Replaces the callers of some functions; an empty list: no direct caller.
+    fn update_callers(&self, _changed: BTreeMap<FunctionId, Vec<FunctionId>>) {}
 
     /// Opens the half of a handshake in memory that responds for the instance `callee` to a caller
     /// at this address.
@@ -118,29 +122,16 @@ impl IdentityService {
             .is_some_and(|issuer| issuer.serves_transport(transport))
     }
 
-    /// Sets the permitted callers of functions with certificates. Call it before their instances
+    /// Updates the permitted callers of functions with certificates. Call it before their instances
     /// get identities.
-    pub(crate) fn set_callers<'a>(
-        &self,
-        functions: impl Iterator<Item = (&'a FunctionId, &'a FunctionPolicy)> + Clone,
-    ) {
+    pub(crate) fn update_callers(&self, callers: &mut DirectCallers, changes: &PolicyChanges) {
         let Some(issuer) = &self.0 else { return };
-        let mut callers: BTreeMap<FunctionId, Vec<FunctionId>> = BTreeMap::new();
-        // Both ends need a certificate, or they cannot call each other directly.
-        let named: BTreeSet<_> = functions
-            .clone()
-            .filter(|(_, policy)| issuer.serves_transport(policy.transport))
-            .map(|(id, _)| id)
-            .collect();
-        for (caller, policy) in functions.filter(|(id, _)| named.contains(id)) {
-            for callee in policy.calls.iter().filter(|callee| named.contains(callee)) {
-                callers
-                    .entry(callee.clone())
-                    .or_default()
-                    .push(caller.clone());
-            }
+        let changed =
+            callers.apply_changes(changes, |transport| issuer.serves_transport(transport));
+        // Most functions have no certificate, and the issuer's thread is not woken for them.
+        if !changed.is_empty() {
+            issuer.update_callers(changed);
         }
-        issuer.set_callers(callers);
     }
 
     /// Sends an instance its identity and all changes through `socket`.

@@ -3,6 +3,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use nearpath_types::FunctionPolicy;
 use nearpath_types::frames::{self, CallTally, CalleePeer, HandshakeMessage, NodeFrame};
 use nearpath_types::{Eip, FunctionRoute, InstanceLocality, InstanceRoute, InstanceState};
 use tokio::sync::oneshot;
@@ -43,8 +44,8 @@ impl IdentityIssuer for FakeIssuer {
         self.gone.lock().unwrap().push(name.to_owned());
     }
 
-    fn set_callers(&self, callers: BTreeMap<FunctionId, Vec<FunctionId>>) {
-        *self.edges.lock().unwrap() = callers;
+    fn update_callers(&self, changed: BTreeMap<FunctionId, Vec<FunctionId>>) {
+        self.edges.lock().unwrap().extend(changed);
     }
 
     fn open_half(&self, callee: &str, caller: SocketAddr) -> Option<Box<dyn HandshakeHalf>> {
@@ -129,13 +130,13 @@ fn snapshot_of(instances: &[u64]) -> Arc<RoutingSnapshot> {
         server: None,
     };
     let others = instances.iter().map(instance).collect();
-    let functions = vec![
+    let functions = [
         route("echo", vec!["other".parse().unwrap()], Vec::new()),
         route("other", Vec::new(), others),
     ];
     Arc::new(RoutingSnapshot {
         version: 1,
-        functions,
+        functions: functions.into_iter().collect(),
     })
 }
 
@@ -368,10 +369,17 @@ fn callers_are_set_for_functions_with_certificates() {
         (id("plain"), policy(&["b"], CallTransport::Auto)),
     ];
     let issuer = Arc::new(FakeIssuer::default());
-    IdentityService::from_issuer(issuer.clone())
-        .set_callers(functions.iter().map(|(id, policy)| (id, policy)));
-    assert_eq!(
-        *issuer.edges.lock().unwrap(),
-        BTreeMap::from([(id("b"), vec![id("a"), id("c")])])
-    );
+    let identities = IdentityService::from_issuer(issuer.clone());
+    let mut callers = DirectCallers::default();
+    let mut changes: PolicyChanges = functions
+        .map(|(id, policy)| (id, Some(policy.into())))
+        .into();
+    identities.update_callers(&mut callers, &changes);
+    let callers_of = |name: &str| issuer.edges.lock().unwrap().get(&id(name)).cloned();
+    assert_eq!(callers_of("b"), Some(vec![id("a"), id("c")]));
+    assert_eq!(callers_of("plain"), Some(vec![]), "it has no certificate");
+    changes.retain(|name, _| *name == id("c"));
+    changes.values_mut().for_each(|policy| *policy = None);
+    identities.update_callers(&mut callers, &changes);
+    assert_eq!(callers_of("b"), Some(vec![id("a")]));
 }

@@ -207,10 +207,7 @@ impl WatchdogSession {
 
     fn count_tallies(&self, all: &[CallTally]) {
         let snapshot = self.context.snapshots.borrow();
-        let caller_route = snapshot
-            .functions
-            .iter()
-            .find(|route| route.id == self.caller.function);
+        let caller_route = snapshot.functions.get(&self.caller.function);
         let chain = caller_route.and_then(|route| route.policy.chain.as_ref());
         // The watchdog is the tenant's process: it must not count on edges of others.
         let is_declared = |tally: &&CallTally| {

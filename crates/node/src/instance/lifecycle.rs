@@ -64,6 +64,23 @@ pub enum InstanceEvent {
     Removed(InstanceId, InstanceEnding),
 }
 
+impl InstanceEvent {
+    /// Returns the instance that it concerns.
+    pub(crate) fn instance(&self) -> InstanceId {
+        match self {
+            Self::Launched { id, .. } => *id,
+            Self::Named(id, _)
+            | Self::Phase(id, _)
+            | Self::Server(id, _)
+            | Self::Ready(id)
+            | Self::OomKill(id)
+            | Self::Remark(id, _)
+            | Self::Exited(id)
+            | Self::Removed(id, _) => *id,
+        }
+    }
+}
+
 /// A request of the agent to stop.
 pub struct StopRequest {
     /// Ends when no caller sends new requests any more.

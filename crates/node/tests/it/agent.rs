@@ -7,7 +7,10 @@ use std::time::Duration;
 use crate::fake_machine::{NodeFixture, ProcessEvent, Script, echo_route, ready_ids};
 use nearpath_node::SettleHook;
 use nearpath_node::machine::ProcessExit;
-use nearpath_types::{DesiredState, InstanceState, LogQuery, ObservedFunction, StartFailureCause};
+use nearpath_types::{
+    DesiredFunction, DesiredState, FunctionMap, InstanceState, LogQuery, ObservedFunction,
+    StartFailureCause,
+};
 use tokio::sync::Notify;
 
 async fn new_fixture() -> NodeFixture {
@@ -52,12 +55,8 @@ async fn an_unchanged_desired_state_publishes_nothing() {
     fixture.node.apply_desired(fixture.desired_echo(1, 2, ""));
     let before = fixture.until_ready(2).await;
     fixture.node.apply_desired(fixture.desired_echo(1, 2, ""));
-    let mut observed = fixture.node.watch_observed();
-    observed.changed().await.unwrap();
-    assert_eq!(
-        fixture.node.watch_snapshots().borrow().version,
-        before.version
-    );
+    let published = fixture.node.wait_published().await;
+    assert_eq!(published, before.version);
 }
 
 #[tokio::test(start_paused = true)]
@@ -174,8 +173,8 @@ async fn a_crashing_start_backs_off_and_is_reported_to_callers() {
     let healed = fixture.until_only_ready(4).await;
     assert_eq!(echo_route(&healed).start_failure, None);
     let observed = fixture.node.watch_observed().borrow().clone();
-    assert!(observed[0].start_failure.is_none());
-    let last = observed[0].last_failure.as_ref().unwrap();
+    assert!(observed.first().unwrap().start_failure.is_none());
+    let last = observed.first().unwrap().last_failure.as_ref().unwrap();
     assert!(last.contains("no module named cart"), "{last}");
 }
 
@@ -188,7 +187,7 @@ async fn a_kill_that_an_instance_survives_is_counted_once_and_does_not_explain_i
         .apply_desired(fixture.desired_echo(1, 1, "eats"));
     fixture.until_only_ready(1).await;
     let mut observed = fixture.node.watch_observed();
-    let last_failure = |now: &[ObservedFunction]| {
+    let last_failure = |now: &FunctionMap<ObservedFunction>| {
         let last = now.first().and_then(|first| first.last_failure.clone());
         last.unwrap_or_default()
     };
@@ -198,7 +197,10 @@ async fn a_kill_that_an_instance_survives_is_counted_once_and_does_not_explain_i
         .unwrap();
     let kills = "nearpath_instance_oom_kills_total{function_name=\"echo.openfaas-fn\"} 1\n";
     assert!(fixture.registry.encode().contains(kills));
-    assert!(observed.borrow()[0].start_failure.is_none(), "it goes on");
+    assert!(
+        observed.borrow().first().unwrap().start_failure.is_none(),
+        "it goes on"
+    );
     let query = LogQuery {
         function: "echo".parse().unwrap(),
         instance: None,
@@ -246,7 +248,7 @@ async fn kills_fill_no_log_and_the_last_one_explains_the_end() {
         fixture.registry.encode().contains(&line)
     };
     let mut observed = fixture.node.watch_observed();
-    let has_failure = |now: &[ObservedFunction], text| {
+    let has_failure = |now: &FunctionMap<ObservedFunction>, text| {
         let last = now.first().and_then(|first| first.last_failure.as_ref());
         last.is_some_and(|last| last.contains(text))
     };
@@ -397,8 +399,8 @@ async fn an_instance_whose_watchdog_has_not_begun_is_killed_without_waiting() {
     fixture.machine.script("", Script::Early);
     fixture.node.apply_desired(fixture.desired_echo(1, 1, ""));
     let mut observed = fixture.node.watch_observed();
-    let locked_down = |all: &Arc<Vec<ObservedFunction>>| {
-        let instances = all.iter().flat_map(|one| &one.instances);
+    let locked_down = |all: &FunctionMap<ObservedFunction>| {
+        let instances = all.values().flat_map(|one| &one.instances);
         let mut phases = instances.flat_map(|one| &one.start);
         phases.any(|phase| phase.name == "lockdown")
     };
@@ -506,13 +508,16 @@ fn annotated(
     replicas: u32,
     annotations: &[(&str, &str)],
 ) -> DesiredState {
-    let mut desired = fixture.desired_echo(revision, replicas, "");
-    let spec = Arc::make_mut(&mut desired.functions[0].spec);
+    let desired = fixture.desired_echo(revision, replicas, "");
+    let mut echo = DesiredFunction::clone(desired.functions.first().unwrap());
+    let spec = Arc::make_mut(&mut echo.spec);
     spec.annotations = annotations
         .iter()
         .map(|(name, value)| (name.to_string(), value.to_string()))
         .collect();
-    desired
+    DesiredState {
+        functions: [echo].into_iter().collect(),
+    }
 }
 
 const LONG_CALLS: (&str, &str) = ("nearpath.io/total-timeout", "5m");
@@ -560,8 +565,12 @@ async fn an_invalid_setting_is_reported_once_for_a_revision() {
         .apply_desired(annotated(&fixture, 2, 1, &[INVALID_SETTING]));
     fixture.until_only_ready(1).await;
     let observed = fixture.node.watch_observed().borrow().clone();
-    assert_eq!(observed[0].start_failure, None, "instances are ready");
-    let last = observed[0].last_failure.clone().unwrap();
+    assert_eq!(
+        observed.first().unwrap().start_failure,
+        None,
+        "instances are ready"
+    );
+    let last = observed.first().unwrap().last_failure.clone().unwrap();
     assert!(last.contains("queue-timeout"), "{last}");
 }
 

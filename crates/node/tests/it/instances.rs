@@ -25,7 +25,7 @@ async fn ten_instances_start_one_is_replaced_and_nothing_is_left() {
     let lab = Lab::new(IsolationLevel::Root, settle_hook()).await;
     lab.node.apply_desired(lab.desired_echo(1, 10, CAT));
     let snapshot = lab.until(|echo| ready_instances(echo).len() == 10).await;
-    for (id, addr) in ready_instances(&snapshot.functions[0]) {
+    for (id, addr) in ready_instances(snapshot.functions.first().unwrap()) {
         let answer = Lab::call(lab.hub.as_deref(), addr, &id.to_string()).unwrap();
         assert!(answer.ends_with(&id.to_string()), "{answer}");
     }
@@ -88,7 +88,7 @@ fn poll_echo(
     while !done.load(Ordering::Relaxed) {
         let snapshot = snapshots.borrow().clone();
         using.send_replace(snapshot.version);
-        let all = ready_instances(&snapshot.functions[0]);
+        let all = ready_instances(snapshot.functions.first().unwrap());
         let (_, addr) = all[calls as usize % all.len()];
         post_echo(addr, "poll")?;
         calls += 1;
@@ -155,7 +155,7 @@ async fn a_handler_that_crashes_at_its_start_is_explained() {
     lab.node.apply_desired(lab.desired_echo(1, 1, &variables));
     lab.until(|echo| echo.start_failure.is_some()).await;
     let observed = lab.node.watch_observed().borrow().clone();
-    let start_failure = observed[0].start_failure.clone().unwrap();
+    let start_failure = observed.first().unwrap().start_failure.clone().unwrap();
     assert!(
         start_failure.contains('3') && start_failure.contains("no module named cart"),
         "{start_failure}"
@@ -181,7 +181,7 @@ async fn a_handler_that_crashes_at_its_start_is_explained() {
     let healed = lab.until(|echo| ready_instances(echo).len() == 1).await;
     let answer = Lab::call(
         lab.hub.as_deref(),
-        ready_instances(&healed.functions[0])[0].1,
+        ready_instances(healed.functions.first().unwrap())[0].1,
         "again",
     )
     .unwrap();
@@ -210,7 +210,7 @@ async fn without_a_sandbox_instances_share_the_machine() {
     let variables = [("mode", "http"), ("fprocess", "python3 handler.py")];
     lab.node.apply_desired(lab.desired_echo(1, 2, &variables));
     let snapshot = lab.until(|echo| ready_instances(echo).len() == 2).await;
-    for (id, addr) in ready_instances(&snapshot.functions[0]) {
+    for (id, addr) in ready_instances(snapshot.functions.first().unwrap()) {
         assert!(addr.ip().is_loopback());
         assert!(
             Lab::call(None, addr, &id.to_string())

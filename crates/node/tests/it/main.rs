@@ -13,3 +13,4 @@ mod agent;
 mod fake_machine;
 mod fixture;
 mod instances;
+mod orders;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nearpath_controller::Controller;
 use nearpath_node::Node;
-use nearpath_types::{DesiredState, FunctionId, ObservedFunction};
+use nearpath_types::{DesiredFunction, DesiredState, FunctionId, FunctionMap, ObservedFunction};
 
 /// After this time the handover goes on without the missing instances: one broken function must not
 /// block an upgrade.
@@ -27,18 +27,17 @@ pub(crate) async fn wait_ready(controller: &Controller, node: &Node) {
 }
 
 /// Functions that lack instances and do not fail.
-fn missing(desired: &DesiredState, observed: &[ObservedFunction]) -> Vec<String> {
-    let is_settled = |id: &FunctionId, replicas: u32| {
-        let known = observed.iter().find(|function| function.id == *id);
-        replicas == 0
-            || known.is_some_and(|known| {
+fn missing(desired: &DesiredState, observed: &FunctionMap<ObservedFunction>) -> Vec<String> {
+    let is_settled = |id: &FunctionId, one: &DesiredFunction| {
+        one.replicas == 0
+            || observed.get(id).is_some_and(|known| {
                 // Waiting does not repair a function that fails, and must not block an upgrade.
-                known.start_failure.is_some() || known.available_count() >= u64::from(replicas)
+                known.start_failure.is_some() || known.available_count() >= u64::from(one.replicas)
             })
     };
     let missing = desired
         .functions
         .iter()
-        .filter(|one| !is_settled(&one.spec.id(), one.replicas));
-    missing.map(|one| one.spec.id().to_string()).collect()
+        .filter(|(id, one)| !is_settled(id, one));
+    missing.map(|(id, _)| id.to_string()).collect()
 }

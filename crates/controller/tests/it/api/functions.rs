@@ -247,7 +247,7 @@ async fn the_json_of_a_function_is_the_documented_one() {
         start_failure: Some("slow".into()),
         last_failure: Some("i7: slow".into()),
     };
-    *fixture.fleet.observed.lock().unwrap() = vec![echo].into();
+    *fixture.fleet.observed.lock().unwrap() = [echo].into_iter().collect();
 
     let mut described = fixture
         .get_path("/system/function/echo?usage=1")

@@ -289,7 +289,7 @@ impl NodeFixture {
             secrets: BTreeMap::new(),
         };
         DesiredState {
-            functions: vec![one],
+            functions: [one].into_iter().collect(),
         }
     }
 
@@ -325,21 +325,22 @@ impl NodeFixture {
     pub async fn start_failure(&self) -> String {
         let mut observed = self.node.watch_observed();
         let observed_functions = observed
-            .wait_for(|all| all.iter().any(|one| one.start_failure.is_some()))
+            .wait_for(|all| all.values().any(|one| one.start_failure.is_some()))
             .await
             .unwrap();
-        observed_functions[0].start_failure.clone().unwrap()
+        let echo = observed_functions.first().unwrap();
+        echo.start_failure.clone().unwrap()
     }
 }
 
 pub fn echo_route(snapshot: &RoutingSnapshot) -> &FunctionRoute {
-    &snapshot.functions[0]
+    snapshot.functions.first().unwrap()
 }
 
 pub fn ready_ids(snapshot: &RoutingSnapshot) -> Vec<InstanceId> {
     let instances = snapshot
         .functions
-        .iter()
+        .values()
         .flat_map(|function| &function.instances);
     instances
         .filter(|one| one.state == InstanceState::Ready)

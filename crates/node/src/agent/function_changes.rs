@@ -1,0 +1,119 @@
+//! Effects of changed functions besides their instances: chains, callers, logs and copies.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::{mem, ptr};
+
+use nearpath_types::{DesiredState, FunctionId, Revision};
+use tokio::sync::watch;
+
+use super::NodeAgent;
+use super::function_state::FunctionState;
+use crate::chains::PolicyChanges;
+
+impl NodeAgent {
+    /// Applies what differs from the last desired state, however many were sent in between.
+    pub(super) fn apply_desired(&mut self, desired: &mut watch::Receiver<DesiredState>) {
+        let desired = desired.borrow_and_update().clone();
+        let is_first = self.applied.is_none();
+        let before = self.applied.take().unwrap_or_default();
+        for change in desired.functions.changes_since(&before.functions) {
+            let function = self.functions.entry(change.id.clone()).or_default();
+            let policy = function.shared_policy();
+            match change.after {
+                Some(desired) => function.apply_desired(Arc::clone(desired)),
+                None => function.desired = None,
+            }
+            // An equal policy stays the same value.
+            if policy.as_ref().map(Arc::as_ptr) != function.policy().map(ptr::from_ref) {
+                self.changed_policies.insert(change.id.clone());
+            }
+            self.changed.insert(change.id.clone());
+        }
+        self.applied = Some(desired);
+        if is_first {
+            let logs = &self.factory.context.logs;
+            logs.remove_others(self.functions.keys());
+        }
+        // Before a start: an instance joins its chain then.
+        self.apply_policies();
+    }
+
+    /// Forgets a removed function with its last instance: until then, its end is still reported.
+    pub(super) fn drop_if_gone(&mut self, id: &FunctionId) {
+        let is_removed = |function: &FunctionState| function.desired.is_none();
+        if !self.instances.has_instances(id) && self.functions.get(id).is_some_and(is_removed) {
+            self.functions.remove(id);
+            self.factory.context.logs.remove_function(id);
+            self.changed_policies.insert(id.clone());
+        }
+    }
+
+    /// Applies changed policies to the chains and to the callers over QUIC and TLS.
+    pub(super) fn apply_policies(&mut self) {
+        let policy_of = |id: FunctionId| {
+            let policy = self
+                .functions
+                .get(&id)
+                .and_then(FunctionState::shared_policy);
+            (id, policy)
+        };
+        let changes: PolicyChanges = mem::take(&mut self.changed_policies)
+            .into_iter()
+            .map(policy_of)
+            .collect();
+        if changes.is_empty() {
+            return;
+        }
+        let identities = &self.factory.context.identities;
+        identities.update_callers(&mut self.callers, &changes);
+        self.factory.domains.apply_changes(&changes);
+    }
+
+    /// Removes copies that neither a desired function nor a living instance needs, when that has
+    /// changed.
+    pub(super) fn collect_artifacts(&mut self, changed: &BTreeSet<FunctionId>) {
+        let artifacts = self.factory.context.artifacts.clone();
+        let mut has_changed = false;
+        for id in changed {
+            let needed = self.needed_revisions(id);
+            let before = match needed.is_empty() {
+                true => self.needed.remove(id),
+                false => self.needed.insert(id.clone(), needed.clone()),
+            };
+            if before.unwrap_or_default() != needed {
+                artifacts.set_needed(id, needed);
+                has_changed = true;
+            }
+        }
+        // Before the first desired state every copy would look unneeded.
+        let is_first = self.applied.is_some()
+            && !mem::replace(&mut self.has_collected, self.applied.is_some());
+        if !is_first && !has_changed {
+            return;
+        }
+        tokio::task::spawn_blocking(move || {
+            let collected = match is_first {
+                true => artifacts.collect_garbage(),
+                false => artifacts.collect_stale(),
+            };
+            if let Err(error) = collected {
+                tracing::warn!(%error, "copies of removed functions could not be removed; the next change retries");
+            }
+        });
+    }
+
+    fn needed_revisions(&self, id: &FunctionId) -> BTreeSet<Revision> {
+        let desired = self
+            .functions
+            .get(id)
+            .and_then(FunctionState::desired_instances);
+        let living = self
+            .instances
+            .instances_of(id)
+            .map(|record| record.revision);
+        living
+            .chain(desired.map(|desired| desired.revision))
+            .collect()
+    }
+}
