@@ -69,7 +69,6 @@ async fn measure_functions(
     let folder = tempfile::tempdir()?;
     let server = NearpathServer::start(folder.path()).await?;
     let orders = OrderTarget {
-        resting: process_tree(&[server.pid()]).len(),
         names: (0..orders)
             .map(|number| format!("order-{number}"))
             .collect(),
@@ -126,8 +125,6 @@ fn lower(name: String, value: f64, goal: f64) -> GoalRatio {
 struct OrderTarget {
     server: NearpathServer,
     names: Vec<String>,
-    /// Number of processes without instances.
-    resting: usize,
 }
 
 impl OrderTarget {
@@ -207,21 +204,34 @@ impl OrderTarget {
 
     /// Waits until each function has so many instances, without a question to the server.
     async fn wait_instances(&self, each: usize) -> io::Result<()> {
-        let expected = self.resting + each * self.names.len();
+        let expected = each * self.names.len();
         let (end, mut settled) = (Instant::now() + SETTLE_TIMEOUT, Instant::now());
         while settled.elapsed() < SETTLE_INTERVAL {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            let running = process_tree(&[self.server.pid()]).len();
+            let running = count_instances(self.server.pid());
             if running != expected {
                 settled = Instant::now();
             }
             if Instant::now() > end {
-                let text = format!("{running} processes run instead of {expected}");
+                let text = format!("{running} instances run instead of {expected}");
                 return Err(io::Error::other(text));
             }
         }
         Ok(())
     }
+}
+
+/// Counts the watchdogs below a process: each is one instance.
+fn count_instances(server: u32) -> usize {
+    let is_watchdog = |pid: &u32| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        // The kernel cuts names to 15 bytes (proc_pid_comm(5)).
+        name.is_ok_and(|name| name.starts_with("nearpath-watchd"))
+    };
+    process_tree(&[server])
+        .iter()
+        .filter(|pid| is_watchdog(pid))
+        .count()
 }
 
 /// Returns the spec of a function; `version` is a variable of its environment.
