@@ -434,7 +434,7 @@ fn punch_writes_its_file() {
             of("chain"),
             of("matrix")
         ),
-        (10, 14, 12, 110),
+        (10, 14, 12, 132),
         "{report}"
     );
     let matrix = report["ratios"]
