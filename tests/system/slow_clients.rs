@@ -66,11 +66,10 @@ impl SlowClients {
         }
         all
     }
-}
 
-impl SlowClients {
-    /// Sends the short requests of all once, as fast as they are taken: what the function's own time
-    /// costs the good clients, however slow the others are.
+    /// Sends once the requests of the slow readers and of the closed windows, from clients that read
+    /// as fast as they can. A control: the function's own time for these responses costs the good
+    /// clients something too.
     fn start_prompt(&self, addr: SocketAddr) -> JoinSet<()> {
         let mut all = JoinSet::new();
         for _ in 0..self.readers + self.windows.0 * self.windows.1 {

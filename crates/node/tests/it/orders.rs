@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 const NAMES: [&str; 3] = ["a", "b", "c.dev"];
 
-/// What one order leaves of a function.
+/// State of a function after one order.
 #[derive(Debug, Clone)]
 enum Order {
     /// Deploys it anew, in a chain or not, with so many replicas.

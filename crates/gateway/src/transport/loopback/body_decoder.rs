@@ -9,6 +9,10 @@ const MAX_CHUNK_LINE_BYTES: usize = 4 * 1024;
 /// Maximum bytes of all trailers.
 const MAX_TRAILER_BYTES: usize = 16 * 1024;
 
+/// Maximum parts that are joined. A task yields after some writes; this bounds the work between two
+/// of them, whatever the size of the chunks.
+const MAX_JOINED_PARTS: usize = 64;
+
 /// Decoder of one body.
 #[derive(Debug)]
 pub struct BodyDecoder(DecoderState);
@@ -73,7 +77,7 @@ impl BodyDecoder {
     }
 
     /// Takes the next parts from the beginning of the buffer. Joins data until it has more than
-    /// `max_bytes`. An invalid part is told after the data in front of it.
+    /// `max_bytes`, or the parts are 64. An invalid part is told after the data in front of it.
     ///
     /// # Errors
     /// If the first part is not framed as announced.
@@ -88,7 +92,10 @@ impl BodyDecoder {
         };
         let mut joined = BytesMut::from(&first[..]);
         drop(first); // the buffer is this decoder's alone again
-        while joined.len() <= max_bytes {
+        for _ in 1..MAX_JOINED_PARTS {
+            if joined.len() > max_bytes {
+                break;
+            }
             match self.decode(buffer) {
                 Ok(DecodedPart::Data(data)) => joined.extend_from_slice(&data),
                 Ok(DecodedPart::End | DecodedPart::Incomplete) => break,
@@ -227,6 +234,16 @@ mod tests {
         assert_eq!(next(), Ok(DecodedPart::Data("a".into())));
         assert_eq!(next(), Err(InvalidResponse::Chunk));
         assert_eq!(next(), Err(InvalidResponse::Chunk));
+    }
+
+    #[test]
+    fn the_joined_parts_have_a_limit() {
+        let mut buffer = BytesMut::from("1\r\nx\r\n".repeat(100).as_str());
+        let mut decoder = BodyDecoder::new(BodyFraming::Chunked);
+        for length in [64, 36] {
+            let joined = decoder.decode_joined(&mut buffer, 8192).unwrap();
+            assert_eq!(joined, DecodedPart::Data("x".repeat(length).into()));
+        }
     }
 
     proptest! {

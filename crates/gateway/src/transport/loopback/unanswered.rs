@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(1);
 /// Time after which new connections without any answer mean that the server accepts none of them.
 const ACCEPT_GRACE: Duration = Duration::from_millis(20);
-/// Age limit in that case: long enough for many requests, short beside a caller's patience.
+/// Age limit in that case. It has room for many requests, and thirty connections take turns within
+/// a second.
 const MAX_CONTENDED_AGE: Duration = Duration::from_millis(20);
 
 /// Connections that have never had a response: the server may not have accepted them.
