@@ -1,25 +1,33 @@
 //! Network that one caller controls; shares of limits are counted by it.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Host part of an IPv6 address: a network of one subscriber is a /64 (RFC 6177), and its hosts
-/// choose addresses in it freely.
-const IPV6_HOST_BITS: u32 = 64;
+/// Bytes of an IPv6 prefix: a network of one subscriber is a /64 (RFC 6177), and its hosts choose
+/// addresses in it freely.
+const IPV6_PREFIX_BYTES: usize = 8;
 
 /// Network that one caller controls: an IPv4 address, or a /64 of IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SourceNetwork(IpAddr);
+pub struct SourceNetwork(NetworkBytes);
+
+/// As bytes: every request holds some of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum NetworkBytes {
+    V4([u8; 4]),
+    V6([u8; IPV6_PREFIX_BYTES]),
+}
 
 impl SourceNetwork {
     /// Returns the network of an address.
     pub fn of(addr: IpAddr) -> Self {
         // A dual-stack socket reports IPv4 clients as mapped IPv6 addresses, all of one /64.
         Self(match addr.to_canonical() {
-            IpAddr::V4(addr) => IpAddr::V4(addr),
-            IpAddr::V6(addr) => IpAddr::V6(Ipv6Addr::from_bits(
-                addr.to_bits() >> IPV6_HOST_BITS << IPV6_HOST_BITS,
-            )),
+            IpAddr::V4(addr) => NetworkBytes::V4(addr.octets()),
+            IpAddr::V6(addr) => {
+                let [prefix @ .., _, _, _, _, _, _, _, _] = addr.octets();
+                NetworkBytes::V6(prefix)
+            }
         })
     }
 }
@@ -27,8 +35,12 @@ impl SourceNetwork {
 impl fmt::Display for SourceNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            IpAddr::V4(addr) => addr.fmt(f),
-            IpAddr::V6(prefix) => write!(f, "{prefix}/{}", u128::BITS - IPV6_HOST_BITS),
+            NetworkBytes::V4(addr) => Ipv4Addr::from(addr).fmt(f),
+            NetworkBytes::V6(prefix) => {
+                let mut addr = [0; 16];
+                addr[..IPV6_PREFIX_BYTES].copy_from_slice(&prefix);
+                write!(f, "{}/{}", Ipv6Addr::from(addr), 8 * IPV6_PREFIX_BYTES)
+            }
         }
     }
 }

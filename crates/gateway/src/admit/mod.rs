@@ -43,7 +43,7 @@ pub(crate) fn try_admit_waiting(
     call: &GatewayCall,
     waiting_since: Instant,
 ) -> Result<Option<AdmissionPermit>, PlatformError> {
-    if let Some(permit) = call.function.gate.try_enter() {
+    if let Some(permit) = call.function.gate.try_enter(caller_of(call)) {
         return Ok(Some(permit));
     }
     let (policy, deadline) = (&call.route.policy, call.deadlines.deadline());
@@ -63,11 +63,7 @@ pub(crate) fn try_admit_waiting(
 /// `overload`, `queue_timeout`, `cold_timeout`, `start_failed`, or `no_function` if the function is
 /// removed meanwhile.
 pub(crate) async fn admit_call(call: &mut GatewayCall) -> Result<AdmissionPermit, PlatformError> {
-    match call
-        .function
-        .gate
-        .enter_gate(SourceNetwork::of(call.peer.addr))
-    {
+    match call.function.gate.enter_gate(caller_of(call)) {
         GateEntry::Admitted(permit) => Ok(permit),
         // On the heap: few requests wait, and every request's future would be as large otherwise.
         GateEntry::Queued(waiter, first) => Box::pin(wait_for_permit(call, waiter, first)).await,
@@ -86,13 +82,17 @@ pub(crate) async fn readmit_call(
 ) -> Result<AdmissionPermit, PlatformError> {
     // A withdrawn instance has given its permits back already, so there may be none to return.
     let queued = match permit {
-        Some(permit) => AdmissionGate::requeue_first(permit),
-        None => call.function.gate.requeue_without_permit(),
+        Some(permit) => AdmissionGate::requeue_first(permit, caller_of(call)),
+        None => call.function.gate.requeue_without_permit(caller_of(call)),
     };
     match queued {
         Ok(waiter) => wait_for_permit(call, waiter, false).await,
         Err(refusal) => Err(refusal_error(call, refusal)),
     }
+}
+
+fn caller_of(call: &GatewayCall) -> SourceNetwork {
+    SourceNetwork::of(call.peer.addr)
 }
 
 async fn wait_for_permit(
@@ -138,6 +138,7 @@ async fn wait_for_permit(
             call.route = call.function.route();
             return admitted.map_err(|refusal| refusal_error(call, refusal));
         }
+        call.function.gate.recheck_waiting();
     }
 }
 

@@ -45,8 +45,8 @@ impl WaitLimits {
         now >= self.deadline
     }
 
-    /// Decides the next step. `is_cold` (no instance is ready) selects the longer limit and a
-    /// wake-up each [`WAKE_INTERVAL`].
+    /// Decides the next step, at least each [`WAKE_INTERVAL`]. `is_cold` (no instance is ready)
+    /// selects the longer limit.
     pub(super) fn decide(&self, now: Instant, is_cold: bool) -> WaitDecision {
         let (limit, reason) = if is_cold {
             (self.cold_limit, Reason::ColdTimeout)
@@ -57,8 +57,7 @@ impl WaitLimits {
         let limit = limit.min(self.deadline);
         match now >= limit {
             true => WaitDecision::Refuse(reason),
-            false if is_cold => WaitDecision::WaitUntil(limit.min(now + WAKE_INTERVAL)),
-            false => WaitDecision::WaitUntil(limit),
+            false => WaitDecision::WaitUntil(limit.min(now + WAKE_INTERVAL)),
         }
     }
 }
@@ -75,7 +74,7 @@ mod tests {
         let limits = WaitLimits::new(start, &FunctionPolicy::default(), seconds(60));
         assert_eq!(
             limits.decide(start, false),
-            WaitDecision::WaitUntil(seconds(10))
+            WaitDecision::WaitUntil(seconds(1))
         );
         assert_eq!(
             limits.decide(start, true),

@@ -35,14 +35,14 @@ pub(crate) async fn admit_or_read_body(
         call.request = Some(request);
         return Ok(None);
     }
-    if let Some(permit) = call.function.gate.try_enter_below_half() {
+    let caller = SourceNetwork::of(call.peer.addr);
+    if let Some(permit) = call.function.gate.try_enter_below_half(caller) {
         call.request = Some(request);
         return Ok(Some(permit));
     }
-    let caller = SourceNetwork::of(call.peer.addr);
     let frames = FrameQueue::new(&call.worker.spool, caller);
     let mut request = request.map(|body| body.with_spool(frames, &progress));
-    let reading = read_until_admitted(request.body_mut(), &call.function.gate);
+    let reading = read_until_admitted(request.body_mut(), &call.function.gate, caller);
     let outcome = await_within(&call.deadlines, call.admitted_at, Some(&progress), reading).await;
     call.admitted_at = Instant::now(); // the limit for the first byte counts from here
     // The function may have become ready meanwhile.
@@ -60,10 +60,11 @@ pub(crate) async fn admit_or_read_body(
 async fn read_until_admitted(
     body: &mut RequestUpload,
     gate: &Arc<AdmissionGate>,
+    caller: SourceNetwork,
 ) -> Result<Option<AdmissionPermit>, ()> {
     while poll_fn(|cx| body.poll_spool(cx)).await? {
         // Places come free while the body arrives.
-        if let Some(permit) = gate.try_enter_below_half() {
+        if let Some(permit) = gate.try_enter_below_half(caller) {
             return Ok(Some(permit));
         }
     }

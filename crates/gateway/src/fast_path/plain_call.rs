@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use http::HeaderValue;
 use nearpath_path::PathChoice;
+use nearpath_types::SourceNetwork;
 
 use super::request::PlainRequest;
 use crate::call::GatewayCall;
@@ -85,7 +86,7 @@ impl PlainDraft {
         };
         // A waiter that is dropped here leaves the queue again; the pipeline queues the request
         // anew.
-        let permit = function.gate.try_enter()?;
+        let permit = function.gate.try_enter(SourceNetwork::of(peer.addr))?;
         let slot = deliver::pick_slot(&route, permit, &[], worker.next_random()).ok()?;
         Some(Self {
             arrived_at: Instant::now(),

@@ -98,20 +98,29 @@ impl ClientSocket {
         self.state.unread_input.is_unread() || self.socket.as_fd().is_ok_and(is_queued)
     }
 
-    /// Tries an operation without waiting; `None`: the socket is registered, or would block.
-    fn try_without_waiting<R>(
+    /// Tries an operation without waiting; `None`: the socket is registered, or would block. Pending
+    /// only while the task has used up its budget.
+    fn poll_unregistered<R>(
         &self,
+        cx: &mut Context<'_>,
         mut attempt: impl FnMut(&Socket) -> io::Result<R>,
-    ) -> Option<io::Result<R>> {
+    ) -> Poll<Option<io::Result<R>>> {
         let ClientSocketState::Unregistered(socket) = &self.socket else {
-            return None;
+            return Poll::Ready(None);
         };
+        // Ends here where nothing is done: it would give back what the registered socket uses.
+        let turn = ready!(poll_proceed(cx));
         loop {
             match attempt(socket) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Poll::Ready(None);
+                }
                 // A signal may interrupt even a non-blocking call.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => return Some(result),
+                result => {
+                    turn.made_progress();
+                    return Poll::Ready(Some(result));
+                }
             }
         }
     }
@@ -129,12 +138,10 @@ impl AsyncRead for ClientSocket {
         if self.state.is_read_paused() {
             return Poll::Pending; // the sweep wakes it when it has to read again
         }
-        let turn = ready!(poll_proceed(cx));
-        match self.try_without_waiting(|mut socket| socket.read(buf.initialize_unfilled())) {
-            Some(read) => {
-                turn.made_progress();
-                Poll::Ready(read.map(|n| buf.advance(n)))
-            }
+        match ready!(
+            self.poll_unregistered(cx, |mut socket| socket.read(buf.initialize_unfilled()))
+        ) {
+            Some(read) => Poll::Ready(read.map(|n| buf.advance(n))),
             None => self.register_socket()?.poll_read(cx, buf),
         }
     }
@@ -146,12 +153,8 @@ impl AsyncWrite for ClientSocket {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let turn = ready!(poll_proceed(cx));
-        match self.try_without_waiting(|mut socket| socket.write(buf)) {
-            Some(written) => {
-                turn.made_progress();
-                Poll::Ready(written)
-            }
+        match ready!(self.poll_unregistered(cx, |mut socket| socket.write(buf))) {
+            Some(written) => Poll::Ready(written),
             None => self.register_socket()?.poll_write(cx, buf),
         }
     }
@@ -161,12 +164,8 @@ impl AsyncWrite for ClientSocket {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let turn = ready!(poll_proceed(cx));
-        match self.try_without_waiting(|mut socket| socket.write_vectored(bufs)) {
-            Some(written) => {
-                turn.made_progress();
-                Poll::Ready(written)
-            }
+        match ready!(self.poll_unregistered(cx, |mut socket| socket.write_vectored(bufs))) {
+            Some(written) => Poll::Ready(written),
             None => self.register_socket()?.poll_write_vectored(cx, bufs),
         }
     }
@@ -212,18 +211,38 @@ mod tests {
 
     use super::*;
 
+    /// Writes until a write has to wait, at most `writes` times; returns whether one had to.
+    async fn has_to_wait(client: &mut ClientSocket, writes: usize) -> bool {
+        for _ in 0..writes {
+            // Both kinds of writes have a budget.
+            let bytes = [IoSlice::new(b"x")];
+            if poll!(std::pin::pin!(client.write_all(b"x"))).is_pending()
+                || poll!(std::pin::pin!(client.write_vectored(&bytes))).is_pending()
+            {
+                return true;
+            }
+        }
+        false
+    }
+
     #[tokio::test]
     async fn a_task_that_writes_without_end_lets_others_run() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let socket = Socket::connect(listener.local_addr().unwrap()).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        let mut client = ClientSocket::new(socket, ConnState::new(&Arc::default()));
-        // The socket's buffer takes far more than these bytes.
-        for _ in 0..1000 {
-            if poll!(std::pin::pin!(client.write_all(b"x"))).is_pending() {
-                return;
+        for is_registered in [false, true] {
+            let socket = Socket::connect(listener.local_addr().unwrap()).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let mut client = ClientSocket::new(socket, ConnState::new(&Arc::default()));
+            if is_registered {
+                client.register_socket().unwrap();
+                tokio::task::yield_now().await; // the event loop reports that it is writable
             }
+            // The socket's buffer takes far more than these bytes.
+            let has_waited = has_to_wait(&mut client, 1000).await;
+            assert!(
+                has_waited,
+                "every write was done at once, registered {is_registered}: other connections wait"
+            );
+            tokio::task::yield_now().await; // a new budget
         }
-        panic!("every write was done at once: the other connections of the thread wait");
     }
 }

@@ -39,16 +39,15 @@ impl GateState {
         self.admitted_count() < self.capacity()
     }
 
-    /// Admits one request, unless requests wait or the gate is full: then the queue decides.
-    pub(super) fn with_entry(self) -> Option<Self> {
-        // Without the first test, a new request could overtake those that wait.
-        (!self.is_contended() && self.has_capacity()).then(|| self.plus_admitted(1))
+    /// Returns whether fewer than half of the places are taken.
+    pub(super) fn is_below_half(self) -> bool {
+        self.admitted_count() < self.capacity() / 2
     }
 
-    /// Admits one request if fewer than half of the places are taken and no request waits.
-    pub(super) fn with_entry_below_half(self) -> Option<Self> {
-        let is_below_half = self.admitted_count() < self.capacity() / 2;
-        (!self.is_contended() && is_below_half).then(|| self.plus_admitted(1))
+    /// Admits one request to a function without a limit, unless requests wait: then the queue decides.
+    pub(super) fn with_uncounted_entry(self) -> Option<Self> {
+        // Without the first test, a new request could overtake those that wait.
+        (!self.is_contended() && self.capacity() == UNLIMITED).then(|| self.plus_admitted(1))
     }
 
     /// Releases one request, unless requests wait: then the queue decides.
@@ -101,16 +100,18 @@ mod tests {
         #[test]
         fn no_request_overtakes_waiting_ones(capacity in 1u32..100, inside in 0u32..100) {
             let state = GateState::new(capacity).plus_admitted(inside);
-            prop_assert_eq!(state.with_contended(true).with_entry(), None);
-            prop_assert_eq!(state.with_entry().is_some(), inside < capacity);
+            prop_assert_eq!(state.has_capacity(), inside < capacity);
+            prop_assert_eq!(state.with_uncounted_entry(), None, "its sources are counted");
+            let unlimited = state.with_capacity(UNLIMITED);
+            prop_assert_eq!(unlimited.with_contended(true).with_uncounted_entry(), None);
+            prop_assert!(unlimited.with_uncounted_entry().is_some());
         }
 
         #[test]
         fn requests_with_arriving_bodies_leave_half_of_the_places(capacity in 0u32..100) {
-            let states = std::iter::successors(Some(GateState::new(capacity)), |state| state.with_entry_below_half());
+            let next = |state: &GateState| state.is_below_half().then(|| state.plus_admitted(1));
+            let states = std::iter::successors(Some(GateState::new(capacity)), next);
             prop_assert_eq!(states.last().unwrap().admitted_count(), capacity / 2);
-            let contended = GateState::new(capacity).with_contended(true);
-            prop_assert_eq!(contended.with_entry_below_half(), None);
         }
     }
 }

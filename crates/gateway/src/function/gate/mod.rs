@@ -1,11 +1,12 @@
 //! Admission gate of one function: limits its open requests over all threads and queues the
-//! others; sources take turns.
+//! others; sources share the places (ADR 91).
 //!
-//! Without waiting requests, admission and release are one compare-and-swap each. While requests
-//! wait, every change takes the queue's lock, so that no new request overtakes them and no permit
-//! is lost.
+//! Without a limit and without waiting requests, admission and release are one compare-and-swap
+//! each. Otherwise every change takes the lock, so that the places of each source are counted, no new
+//! request overtakes those that wait, and no permit is lost.
 
 mod atomic_state;
+mod place_shares;
 mod wait_queue;
 
 use std::future::Future;
@@ -13,11 +14,13 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use nearpath_types::SourceNetwork;
 use tokio::sync::oneshot;
 
 use atomic_state::GateState;
+use place_shares::PlaceShares;
 use wait_queue::{AdmissionQueue, PushResult, QueueTicket};
 
 pub(crate) use atomic_state::UNLIMITED;
@@ -28,12 +31,24 @@ type PermitQueue = AdmissionQueue<oneshot::Sender<Result<AdmissionPermit, GateRe
 #[derive(Debug)]
 pub(crate) struct AdmissionGate {
     atomic_state: AtomicU64,
-    queue: Mutex<PermitQueue>,
+    locked: Mutex<LockedState>,
+}
+
+/// What the lock of a gate protects.
+#[derive(Debug)]
+struct LockedState {
+    queue: PermitQueue,
+    shares: PlaceShares,
 }
 
 /// Permission to send a request to an instance. Dropping it admits the next request.
 #[derive(Debug)]
-pub(crate) struct AdmissionPermit(Option<Arc<AdmissionGate>>);
+pub(crate) struct AdmissionPermit {
+    /// `None`: the permit has been returned.
+    gate: Option<Arc<AdmissionGate>>,
+    /// Source whose share counts the place; `None` for a function without a limit.
+    source: Option<SourceNetwork>,
+}
 
 /// Position in the queue, to be awaited. Dropping it passes the position, or a permit that just
 /// came, to the next request.
@@ -76,99 +91,152 @@ impl AdmissionGate {
         let atomic_state = AtomicU64::new(GateState::new(capacity).0);
         Arc::new(Self {
             atomic_state,
-            queue: Mutex::new(AdmissionQueue::new(max_waiting)),
+            locked: Mutex::new(LockedState {
+                queue: AdmissionQueue::new(max_waiting),
+                shares: PlaceShares::default(),
+            }),
         })
     }
 
     /// Enters the gate, or waits in the queue of `source`. Blocks only for short critical sections.
     pub(crate) fn enter_gate(self: &Arc<Self>, source: SourceNetwork) -> GateEntry {
-        match self.try_enter() {
+        match self.try_enter_uncounted() {
             Some(permit) => GateEntry::Admitted(permit),
             None => self.enter_locked(source),
         }
     }
 
-    /// Enters the gate if no request waits and there is capacity.
-    pub(crate) fn try_enter(self: &Arc<Self>) -> Option<AdmissionPermit> {
-        self.try_update(GateState::with_entry)
-            .then(|| AdmissionPermit(Some(self.clone())))
+    /// Enters the gate if `source` need not wait.
+    pub(crate) fn try_enter(self: &Arc<Self>, source: SourceNetwork) -> Option<AdmissionPermit> {
+        self.try_enter_uncounted().or_else(|| {
+            let mut locked = self.lock_state();
+            let permit = self.take_free_place(&mut locked, source);
+            self.unlock_state(locked);
+            permit
+        })
     }
 
-    /// Enters the gate if no request waits and fewer than half of the places are taken; for a
+    /// Enters the gate if `source` need not wait and fewer than half of the places are taken; for a
     /// request whose body is still arriving.
-    pub(crate) fn try_enter_below_half(self: &Arc<Self>) -> Option<AdmissionPermit> {
-        self.try_update(GateState::with_entry_below_half)
-            .then(|| AdmissionPermit(Some(self.clone())))
+    pub(crate) fn try_enter_below_half(
+        self: &Arc<Self>,
+        source: SourceNetwork,
+    ) -> Option<AdmissionPermit> {
+        let mut locked = self.lock_state();
+        let permit = match locked.queue.is_empty() && self.state().is_below_half() {
+            true => self.take_free_place(&mut locked, source),
+            false => None,
+        };
+        self.unlock_state(locked);
+        permit
+    }
+
+    fn try_enter_uncounted(self: &Arc<Self>) -> Option<AdmissionPermit> {
+        let is_admitted = self.try_update(GateState::with_uncounted_entry);
+        is_admitted.then(|| self.make_permit(None))
+    }
+
+    /// Takes a place that no waiting request may have.
+    fn take_free_place(
+        self: &Arc<Self>,
+        locked: &mut LockedState,
+        source: SourceNetwork,
+    ) -> Option<AdmissionPermit> {
+        let now = Instant::now();
+        locked.shares.note_request(source, now);
+        // They come first, and time alone may have given them room.
+        self.admit_waiting(locked, now);
+        let state = self.state();
+        let (admitted, capacity) = (state.admitted_count(), state.capacity());
+        let has_room = locked.shares.has_room(source, admitted, capacity, now);
+        has_room.then(|| {
+            self.count_place(locked, source);
+            self.make_permit(Some(source))
+        })
     }
 
     fn enter_locked(self: &Arc<Self>, source: SourceNetwork) -> GateEntry {
-        let mut queue = self.lock_queue();
-        if queue.is_closed() {
+        let mut locked = self.lock_state();
+        if locked.queue.is_closed() {
             return GateEntry::Closed;
         }
-        let is_first = queue.is_empty();
-        let (sender, permit) = oneshot::channel();
-        // Checked again under the lock: a permit may have come back since the fast path failed.
-        let entry = if is_first && self.state().has_capacity() {
-            self.store_state(self.state().plus_admitted(1));
-            GateEntry::Admitted(AdmissionPermit(Some(self.clone())))
-        } else {
-            let ticket = match queue.push_last(source, sender) {
-                PushResult::Queued(ticket) => Some(ticket),
-                PushResult::Displaced(ticket, displaced) => {
-                    // Its receiver may be gone.
-                    let _ = displaced.send(Err(GateRefusal::Displaced));
-                    Some(ticket)
-                }
-                PushResult::Full => None,
-            };
-            ticket.map_or(GateEntry::Full, |ticket| {
-                let waiter = GateWaiter {
-                    gate: self.clone(),
-                    ticket,
-                    permit,
-                };
-                GateEntry::Queued(waiter, is_first)
-            })
+        let is_first = locked.queue.is_empty();
+        let entry = match self.take_free_place(&mut locked, source) {
+            Some(permit) => GateEntry::Admitted(permit),
+            None => self.push_waiter(&mut locked.queue, source, is_first),
         };
-        self.unlock_queue(queue);
+        self.unlock_state(locked);
         entry
     }
 
-    /// Returns a permit and waits in the first position; for an admitted request that found no
-    /// instance.
-    ///
-    /// # Errors
-    /// If the function is gone.
-    pub(crate) fn requeue_first(permit: AdmissionPermit) -> Result<GateWaiter, GateRefusal> {
-        let gate = permit.disarm().expect("a permit that is held has its gate");
-        let mut queue = gate.lock_queue();
+    fn push_waiter(
+        self: &Arc<Self>,
+        queue: &mut PermitQueue,
+        source: SourceNetwork,
+        is_first: IsFirst,
+    ) -> GateEntry {
         let (sender, permit) = oneshot::channel();
-        // Queued before the permit is returned: otherwise the next in line would get it first.
-        let ticket = queue.push_first(sender);
-        gate.store_state(gate.state().minus_admitted(1));
-        gate.clone().admit_waiting(&mut queue);
-        gate.unlock_queue(queue);
-        ticket
-            .map(|ticket| GateWaiter {
-                gate: gate.clone(),
-                ticket,
-                permit,
-            })
-            .ok_or(GateRefusal::Closed)
+        let ticket = match queue.push_last(source, sender) {
+            PushResult::Queued(ticket) => ticket,
+            PushResult::Displaced(ticket, displaced) => {
+                // Its receiver may be gone.
+                let _ = displaced.send(Err(GateRefusal::Displaced));
+                ticket
+            }
+            PushResult::Full => return GateEntry::Full,
+        };
+        let waiter = GateWaiter {
+            gate: self.clone(),
+            ticket,
+            permit,
+        };
+        GateEntry::Queued(waiter, is_first)
     }
 
-    /// Waits in the first position without a permit; for a request whose permit a withdrawal has
-    /// returned.
+    /// Returns a permit of `source` and waits in the first position; for an admitted request that
+    /// found no instance.
     ///
     /// # Errors
     /// If the function is gone.
-    pub(crate) fn requeue_without_permit(self: &Arc<Self>) -> Result<GateWaiter, GateRefusal> {
-        let mut queue = self.lock_queue();
+    pub(crate) fn requeue_first(
+        mut permit: AdmissionPermit,
+        source: SourceNetwork,
+    ) -> Result<GateWaiter, GateRefusal> {
+        let gate = permit.gate.take();
+        let gate = gate.expect("a permit that is held has its gate");
+        gate.requeue_locked(source, |locked| {
+            permit
+                .source
+                .into_iter()
+                .for_each(|source| locked.shares.give_back(source));
+            gate.store_state(gate.state().minus_admitted(1));
+        })
+    }
+
+    /// Waits in the first position without a permit; for a request of `source` whose permit a
+    /// withdrawal has returned.
+    ///
+    /// # Errors
+    /// If the function is gone.
+    pub(crate) fn requeue_without_permit(
+        self: &Arc<Self>,
+        source: SourceNetwork,
+    ) -> Result<GateWaiter, GateRefusal> {
+        self.requeue_locked(source, |_| {})
+    }
+
+    fn requeue_locked(
+        self: &Arc<Self>,
+        source: SourceNetwork,
+        return_permit: impl FnOnce(&mut LockedState),
+    ) -> Result<GateWaiter, GateRefusal> {
+        let mut locked = self.lock_state();
         let (sender, permit) = oneshot::channel();
-        let ticket = queue.push_first(sender);
-        self.admit_waiting(&mut queue);
-        self.unlock_queue(queue);
+        // Queued before the permit is returned: otherwise the next in line would get it first.
+        let ticket = locked.queue.push_first(source, sender);
+        return_permit(&mut locked);
+        self.admit_waiting(&mut locked, Instant::now());
+        self.unlock_state(locked);
         ticket
             .map(|ticket| GateWaiter {
                 gate: self.clone(),
@@ -180,31 +248,43 @@ impl AdmissionGate {
 
     /// Sets both limits and admits the requests that fit now.
     pub(crate) fn set_limits(self: &Arc<Self>, capacity: u32, max_waiting: u32) {
-        let mut queue = self.lock_queue();
-        queue.set_max_waiting(max_waiting);
+        let mut locked = self.lock_state();
+        locked.queue.set_max_waiting(max_waiting);
         self.store_state(self.state().with_capacity(capacity));
-        self.admit_waiting(&mut queue);
-        self.unlock_queue(queue);
+        self.admit_waiting(&mut locked, Instant::now());
+        self.unlock_state(locked);
     }
 
     /// Counts `n` permits as returned although they are still held: those at a withdrawn
     /// instance. Their holders call [`AdmissionPermit::disarm`].
     pub(crate) fn release_withdrawn(self: &Arc<Self>, n: u32) {
-        let mut queue = self.lock_queue();
-        queue.note_returned(n as usize);
+        let mut locked = self.lock_state();
+        self.return_places(&mut locked, n);
+        self.unlock_state(locked);
+    }
+
+    fn return_places(self: &Arc<Self>, locked: &mut LockedState, n: u32) {
+        locked.queue.note_returned(n as usize);
         self.store_state(self.state().minus_admitted(n));
-        self.admit_waiting(&mut queue);
-        self.unlock_queue(queue);
+        self.admit_waiting(locked, Instant::now());
+    }
+
+    /// Admits waiting requests whose sources have got room by time alone: no other source calls any
+    /// more.
+    pub(crate) fn recheck_waiting(self: &Arc<Self>) {
+        let mut locked = self.lock_state();
+        self.admit_waiting(&mut locked, Instant::now());
+        self.unlock_state(locked);
     }
 
     /// Closes the gate: waiting requests fail, and no request enters again.
     pub(crate) fn close_gate(self: &Arc<Self>) {
-        let mut queue = self.lock_queue();
-        let waiting = queue.close_queue();
+        let mut locked = self.lock_state();
+        let waiting = locked.queue.close_queue();
         // Without capacity, the fast path fails too, and every later request sees the closed
         // queue.
         self.store_state(self.state().with_capacity(0));
-        self.unlock_queue(queue);
+        self.unlock_state(locked);
         // After the unlock: dropping a sender wakes its receiver, which may take the lock.
         drop(waiting);
     }
@@ -212,8 +292,8 @@ impl AdmissionGate {
     /// Returns the admitted and the waiting requests.
     pub(crate) fn load_counts(&self) -> (u32, usize) {
         // Without setting the contended bit: metrics must not slow the fast path down.
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        (self.state().admitted_count(), queue.len())
+        let locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.state().admitted_count(), locked.queue.len())
     }
 
     /// Returns whether requests wait. True also while another thread changes the queue.
@@ -225,39 +305,63 @@ impl AdmissionGate {
     /// request got it by a claim.
     pub(crate) fn void_claim(&self) {
         if self.has_waiting() {
-            let mut queue = self.lock_queue();
-            queue.note_returned(1);
-            self.unlock_queue(queue);
+            let mut locked = self.lock_state();
+            locked.queue.note_returned(1);
+            self.unlock_state(locked);
         }
     }
 
     /// Claims the place of a caller that was too slow for it, and makes its `source` give turns to
     /// others. False: a place is claimed for each waiting request already.
     pub(crate) fn claim_place(&self, source: SourceNetwork) -> bool {
-        let mut queue = self.lock_queue();
-        let is_claimed = queue.claim_place(source);
-        self.unlock_queue(queue);
+        let mut locked = self.lock_state();
+        let is_claimed = locked.queue.claim_place(source);
+        self.unlock_state(locked);
         is_claimed
     }
 
-    fn release_permit(self: &Arc<Self>) {
-        if !self.try_update(GateState::with_exit) {
-            self.release_withdrawn(1);
+    fn release_permit(self: &Arc<Self>, source: Option<SourceNetwork>) {
+        if source.is_none() && self.try_update(GateState::with_exit) {
+            return;
+        }
+        let mut locked = self.lock_state();
+        if let Some(source) = source {
+            locked.shares.give_back(source);
+        }
+        self.return_places(&mut locked, 1);
+        self.unlock_state(locked);
+    }
+
+    /// Admits requests from the queue while there is capacity for their sources. Skips those that
+    /// were dropped meanwhile.
+    fn admit_waiting(self: &Arc<Self>, locked: &mut LockedState, now: Instant) {
+        while self.state().has_capacity() {
+            let LockedState { queue, shares } = &mut *locked;
+            let (admitted, capacity) = (self.state().admitted_count(), self.state().capacity());
+            let places_of = |source| {
+                let has_room = shares.has_room(source, admitted, capacity, now);
+                has_room.then(|| shares.held_by(source))
+            };
+            let Some((source, sender)) = queue.pop_first(places_of) else {
+                return;
+            };
+            match sender.send(Ok(self.make_permit(Some(source)))) {
+                Ok(()) => self.count_place(locked, source),
+                // A normal drop would take the lock again.
+                Err(undelivered) => drop(undelivered.map(|mut permit| permit.gate.take())),
+            }
         }
     }
 
-    /// Admits requests from the queue while there is capacity. Skips those that were dropped
-    /// meanwhile.
-    fn admit_waiting(self: &Arc<Self>, queue: &mut PermitQueue) {
-        while self.state().has_capacity() {
-            let Some(sender) = queue.pop_first() else {
-                return;
-            };
-            match sender.send(Ok(AdmissionPermit(Some(self.clone())))) {
-                Ok(()) => self.store_state(self.state().plus_admitted(1)),
-                // A normal drop would take the lock again.
-                Err(undelivered) => drop(undelivered.map(AdmissionPermit::disarm)),
-            }
+    fn count_place(&self, locked: &mut LockedState, source: SourceNetwork) {
+        locked.shares.take_place(source);
+        self.store_state(self.state().plus_admitted(1));
+    }
+
+    fn make_permit(self: &Arc<Self>, source: Option<SourceNetwork>) -> AdmissionPermit {
+        AdmissionPermit {
+            gate: Some(self.clone()),
+            source,
         }
     }
 
@@ -271,23 +375,23 @@ impl AdmissionGate {
             .is_ok()
     }
 
-    /// Locks the queue. Until [`Self::unlock_queue`], only the holder changes the state: other
+    /// Takes the lock. Until [`Self::unlock_state`], only the holder changes the state: other
     /// changes find the contended bit set, and a compare-and-swap with an older value fails.
-    fn lock_queue(&self) -> MutexGuard<'_, PermitQueue> {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+    fn lock_state(&self) -> MutexGuard<'_, LockedState> {
+        let locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = self
             .atomic_state
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
                 Some(GateState(now).with_contended(true).0)
             });
-        queue
+        locked
     }
 
-    fn unlock_queue(&self, queue: MutexGuard<'_, PermitQueue>) {
+    fn unlock_state(&self, locked: MutexGuard<'_, LockedState>) {
         // Before the mutex is released: a later store could erase the contended bit of the next
         // holder.
-        self.store_state(self.state().with_contended(!queue.is_empty()));
-        drop(queue);
+        self.store_state(self.state().with_contended(!locked.queue.is_empty()));
+        drop(locked);
     }
 
     fn state(&self) -> GateState {
@@ -303,14 +407,21 @@ impl AdmissionGate {
 impl AdmissionPermit {
     /// Ends the permit without admitting a request, because a withdrawal returned it.
     pub(crate) fn disarm(mut self) -> Option<Arc<AdmissionGate>> {
-        self.0.take()
+        let gate = self.gate.take()?;
+        if let Some(source) = self.source {
+            let mut locked = gate.lock_state();
+            locked.shares.give_back(source);
+            gate.admit_waiting(&mut locked, Instant::now()); // this source may have room now
+            gate.unlock_state(locked);
+        }
+        Some(gate)
     }
 }
 
 impl Drop for AdmissionPermit {
     fn drop(&mut self) {
-        if let Some(gate) = self.0.take() {
-            gate.release_permit();
+        if let Some(gate) = self.gate.take() {
+            gate.release_permit(self.source);
         }
     }
 }
@@ -329,9 +440,9 @@ impl Future for GateWaiter {
 impl Drop for GateWaiter {
     fn drop(&mut self) {
         // A permit on its way is dropped with `permit` after this, and admits the next request.
-        let mut queue = self.gate.lock_queue();
-        queue.remove_ticket(self.ticket);
-        self.gate.unlock_queue(queue);
+        let mut locked = self.gate.lock_state();
+        locked.queue.remove_ticket(self.ticket);
+        self.gate.unlock_state(locked);
     }
 }
 

@@ -54,7 +54,7 @@ impl GateModel {
             GateStep::Return(i) => {
                 if let Some(permit) = take_nth(&mut self.permits, i) {
                     self.waiting
-                        .push_front(AdmissionGate::requeue_first(permit).unwrap());
+                        .push_front(AdmissionGate::requeue_first(permit, source()).unwrap());
                 }
             }
             GateStep::Abandon(i) if !self.waiting.is_empty() => {
@@ -197,6 +197,54 @@ fn a_displaced_waiter_hears_it() {
     assert!(matches!(gate.enter_gate(source()), GateEntry::Full));
 }
 
+/// Enters as often as the gate admits at once.
+fn enter_all(gate: &Arc<AdmissionGate>, source: SourceNetwork) -> Vec<AdmissionPermit> {
+    std::iter::from_fn(|| gate.try_enter(source)).collect()
+}
+
+#[test]
+fn a_source_whose_places_stay_taken_keeps_no_other_out() {
+    let gate = AdmissionGate::new(16, 100);
+    let (slow, prompt) = (source(), SourceNetwork::of([127, 0, 0, 2].into()));
+    drop(gate.enter_gate(prompt)); // active
+    let slow_permits = enter_all(&gate, slow);
+    let slow_waiters: Vec<_> = (0..50).map(|_| gate.enter_gate(slow)).collect();
+    assert!(
+        slow_waiters
+            .iter()
+            .all(|entry| matches!(entry, GateEntry::Queued(..)))
+    );
+    assert_eq!(slow_permits.len(), 12);
+    for _ in 0..100 {
+        let entered: Vec<_> = (0..4).map(|_| gate.enter_gate(prompt)).collect();
+        assert!(
+            entered
+                .iter()
+                .all(|entry| matches!(entry, GateEntry::Admitted(_)))
+        );
+    }
+    drop((slow_permits, slow_waiters));
+    assert_eq!(gate.load_counts(), (0, 0));
+}
+
+#[test]
+fn a_source_alone_takes_every_place() {
+    let gate = AdmissionGate::new(16, 100);
+    assert_eq!(enter_all(&gate, source()).len(), 16);
+    assert_eq!(gate.load_counts(), (0, 0));
+}
+
+#[test]
+fn a_withdrawn_place_leaves_the_share_of_its_source() {
+    let gate = AdmissionGate::new(4, 100);
+    drop(gate.enter_gate(SourceNetwork::of([127, 0, 0, 2].into())));
+    let permits = enter_all(&gate, source());
+    assert_eq!(permits.len(), 3);
+    gate.release_withdrawn(3);
+    permits.into_iter().for_each(|permit| drop(permit.disarm()));
+    assert_eq!(enter_all(&gate, source()).len(), 3);
+}
+
 /// Threads enter, wait, leave and give up while the limit changes. The limit holds, and no permit
 /// is lost.
 #[test]
@@ -210,7 +258,8 @@ fn the_limit_holds_over_many_threads() {
                 .build()
                 .unwrap();
             for i in 0..20_000u64 {
-                let permit = match gate.enter_gate(source()) {
+                let source = SourceNetwork::of([127, 0, 0, (n % 3) as u8].into());
+                let permit = match gate.enter_gate(source) {
                     GateEntry::Admitted(permit) => permit,
                     GateEntry::Queued(waiter, _) if (i + n).is_multiple_of(7) => {
                         drop(waiter);

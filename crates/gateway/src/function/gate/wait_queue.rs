@@ -1,8 +1,9 @@
-//! Bounded queue of waiting requests: sources take turns, each source's requests in order.
+//! Bounded queue of waiting requests: the source with the fewest places is next, and equal ones take
+//! turns; each source's requests go in order.
 //!
-//! One source that sends more than others waits behind itself alone. When the queue is full, a
-//! source with few waiting requests displaces the newest request of the source with the most
-//! (longest queue drop: Suter et al., INFOCOM 1998).
+//! One source that sends more than others, or slower requests, waits behind itself alone. When the
+//! queue is full, a source with few waiting requests displaces the newest request of the source with
+//! the most (longest queue drop: Suter et al., INFOCOM 1998).
 
 use std::collections::{HashMap, VecDeque};
 
@@ -23,7 +24,7 @@ pub(super) struct QueueTicket {
     source: Option<SourceNetwork>,
 }
 
-/// Waiting requests in order of their numbers. `T` notifies a request.
+/// Waiting requests of a source in order of their numbers. `T` notifies a request.
 type WaitingList<T> = VecDeque<(u64, T)>;
 
 /// Result of adding a request.
@@ -40,8 +41,8 @@ pub(super) enum PushResult<T> {
 /// Queue of waiting requests.
 #[derive(Debug)]
 pub(super) struct AdmissionQueue<T> {
-    /// Requests that were admitted before.
-    returned: WaitingList<T>,
+    /// Requests that were admitted before, with their sources.
+    returned: VecDeque<(u64, SourceNetwork, T)>,
     /// Waiting requests of each source; no list is empty.
     by_source: HashMap<SourceNetwork, WaitingList<T>>,
     /// Sources with waiting requests, the next one first.
@@ -125,25 +126,29 @@ impl<T> AdmissionQueue<T> {
     }
 
     /// Adds a request in front, for one that was admitted before. The limit does not apply.
-    pub(super) fn push_first(&mut self, waiter: T) -> Option<QueueTicket> {
+    pub(super) fn push_first(&mut self, source: SourceNetwork, waiter: T) -> Option<QueueTicket> {
         if self.is_closed {
             return None;
         }
         self.forget_unused_claims();
         let number = self.next_number();
-        self.returned.push_front((number, waiter));
+        self.returned.push_front((number, source, waiter));
         Some(QueueTicket {
             number,
             source: None,
         })
     }
 
-    /// Takes the next request to admit.
-    pub(super) fn pop_first(&mut self) -> Option<T> {
-        if let Some((_, waiter)) = self.returned.pop_front() {
-            return Some(waiter);
+    /// Takes the next request to admit, with its source. Passes over sources for which
+    /// `places_of` returns `None`: they hold as many places as they may.
+    pub(super) fn pop_first(
+        &mut self,
+        places_of: impl Fn(SourceNetwork) -> Option<u32>,
+    ) -> Option<(SourceNetwork, T)> {
+        if let Some((_, source, waiter)) = self.returned.pop_front() {
+            return Some((source, waiter));
         }
-        let source = self.pop_source()?;
+        let source = self.pop_source(places_of)?;
         let list = self.by_source.get_mut(&source)?;
         let next = list.pop_front();
         if list.is_empty() {
@@ -152,7 +157,7 @@ impl<T> AdmissionQueue<T> {
             self.turns.push_back(source);
         }
         self.source_count -= 1;
-        next.map(|(_, waiter)| waiter)
+        next.map(|(_, waiter)| (source, waiter))
     }
 
     /// Claims the place of a slow caller for a waiting request, and makes its source give some turns
@@ -186,20 +191,35 @@ impl<T> AdmissionQueue<T> {
         *owed = (*owed + TURNS_PER_LOST_PLACE).min(MAX_OWED_TURNS);
     }
 
-    /// Takes the source whose turn it is: the first that owes none, or the last of those that do.
-    fn pop_source(&mut self) -> Option<SourceNetwork> {
-        for _ in 1..self.turns.len() {
-            let first = *self.turns.front()?;
-            let Some(owed) = self.owed_turns.get_mut(&first) else {
-                break;
-            };
-            *owed -= 1;
-            if *owed == 0 {
-                self.owed_turns.remove(&first);
-            }
-            self.turns.rotate_left(1);
+    /// Takes the source whose turn it is: one that owes none before those that do, then the one with
+    /// the fewest places, then the first. A search over all: the queue is bounded.
+    fn pop_source(
+        &mut self,
+        places_of: impl Fn(SourceNetwork) -> Option<u32>,
+    ) -> Option<SourceNetwork> {
+        let waiting = self.turns.iter().enumerate();
+        let rank = |(position, source): (usize, &SourceNetwork)| {
+            let places = places_of(*source)?;
+            Some((self.owed_turns.contains_key(source), places, position))
+        };
+        let (owes, _, position) = waiting.filter_map(rank).min()?;
+        let next = self.turns.remove(position);
+        if !owes {
+            self.settle_turns();
         }
-        self.turns.pop_front()
+        next
+    }
+
+    /// Counts a turn that the waiting sources gave to another one.
+    fn settle_turns(&mut self) {
+        for source in &self.turns {
+            if let Some(owed) = self.owed_turns.get_mut(source) {
+                *owed -= 1;
+                if *owed == 0 {
+                    self.owed_turns.remove(source);
+                }
+            }
+        }
     }
 
     /// Removes a request. False: it was admitted or displaced before.
@@ -219,7 +239,7 @@ impl<T> AdmissionQueue<T> {
     pub(super) fn close_queue(&mut self) -> Vec<T> {
         self.is_closed = true;
         let mut all = Vec::with_capacity(self.len());
-        while let Some(waiter) = self.pop_first() {
+        while let Some((_, waiter)) = self.pop_first(|_| Some(0)) {
             all.push(waiter);
         }
         all
@@ -270,8 +290,10 @@ mod tests {
         queue.push_last(source(host), waiter)
     }
 
+    /// Takes all; each place comes back at once.
     fn pop_all(queue: &mut AdmissionQueue<u32>) -> Vec<u32> {
-        std::iter::from_fn(|| queue.pop_first()).collect()
+        let next = || queue.pop_first(|_| Some(0)).map(|(_, waiter)| waiter);
+        std::iter::from_fn(next).collect()
     }
 
     #[test]
@@ -283,8 +305,37 @@ mod tests {
         push(&mut queue, 2, 10);
         push(&mut queue, 3, 20);
         push(&mut queue, 2, 11);
-        queue.push_first(30);
+        queue.push_first(source(1), 30);
         assert_eq!(pop_all(&mut queue), [30, 0, 10, 20, 1, 11, 2, 3]);
+    }
+
+    #[test]
+    fn a_source_that_keeps_its_places_waits_for_those_with_fewer() {
+        let (mut queue, mut held) = (AdmissionQueue::new(100), HashMap::new());
+        for waiter in 0..4 {
+            push(&mut queue, 1, waiter);
+            push(&mut queue, 2, 10 + waiter);
+        }
+        held.insert(source(1), 2);
+        let mut order = Vec::new();
+        while let Some((source, waiter)) =
+            queue.pop_first(|source| held.get(&source).copied().or(Some(0)))
+        {
+            *held.entry(source).or_insert(0) += 1;
+            order.push(waiter);
+        }
+        assert_eq!(order, [10, 11, 0, 12, 1, 13, 2, 3]);
+    }
+
+    #[test]
+    fn a_source_without_room_is_passed_over() {
+        let mut queue = AdmissionQueue::new(100);
+        push(&mut queue, 1, 1);
+        push(&mut queue, 2, 2);
+        let only_second = |one: SourceNetwork| (one == source(2)).then_some(0);
+        assert_eq!(queue.pop_first(only_second), Some((source(2), 2)));
+        assert_eq!(queue.pop_first(only_second), None);
+        assert_eq!(pop_all(&mut queue), [1], "it still waits");
     }
 
     #[test]
@@ -346,8 +397,8 @@ mod tests {
                         }
                         waiting.insert(next);
                     }
-                    3 => match queue.pop_first() {
-                        Some(waiter) => prop_assert!(waiting.remove(&waiter)),
+                    3 => match queue.pop_first(|_| Some(0)) {
+                        Some((_, waiter)) => prop_assert!(waiting.remove(&waiter)),
                         None => prop_assert!(waiting.is_empty()),
                     },
                     _ => {
