@@ -9,6 +9,7 @@ mod wait_limits;
 use std::pin::Pin;
 use std::time::Instant;
 
+use futures_util::FutureExt;
 use nearpath_types::{PlatformError, Reason, SourceNetwork, StartFailure, duration, policy};
 
 use crate::COMPONENT;
@@ -129,7 +130,13 @@ async fn wait_for_permit(
         {
             call.worker.control.wake_function(&call.function.id);
         }
-        if let Ok(admitted) = tokio::time::timeout_at(until.into(), Pin::new(&mut waiter)).await {
+        let in_time = tokio::time::timeout_at(until.into(), Pin::new(&mut waiter)).await;
+        let admitted = in_time.ok().or_else(|| {
+            // Its source may have room now: no other calls any more.
+            call.function.gate.recheck_waiting();
+            Pin::new(&mut waiter).now_or_never()
+        });
+        if let Some(admitted) = admitted {
             // The limit for the first byte counts from here: time in the queue is not the
             // instance's.
             call.admitted_at = Instant::now();
@@ -138,7 +145,6 @@ async fn wait_for_permit(
             call.route = call.function.route();
             return admitted.map_err(|refusal| refusal_error(call, refusal));
         }
-        call.function.gate.recheck_waiting();
     }
 }
 
@@ -158,6 +164,10 @@ fn overload_error(call: &GatewayCall) -> PlatformError {
                 call.function.name, policy.queue
             )
         }
+        _ if call.function.gate.has_free_place() => format!(
+            "{}: this client has its share of the places while others call, and {} requests wait already",
+            call.function.name, policy.queue
+        ),
         (_, limit) => format!(
             "{}: every one of {} instances has {} requests, and {} more wait already",
             call.function.name,
@@ -219,6 +229,12 @@ fn timeout_error(
         Reason::ColdTimeout => (
             format!("no instance of {name} became ready within {waited}"),
             policy::COLD_TIMEOUT,
+        ),
+        _ if call.function.gate.has_free_place() => (
+            format!(
+                "this client has its share of the places of {name} while others call, and none came free within {waited}"
+            ),
+            policy::QUEUE_TIMEOUT,
         ),
         _ => (
             format!("no instance of {name} was free within {waited}"),

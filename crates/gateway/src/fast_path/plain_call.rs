@@ -84,8 +84,6 @@ impl PlainDraft {
             PlainCaller::Outside => None,
             PlainCaller::Function(caller) => Some(caller),
         };
-        // A waiter that is dropped here leaves the queue again; the pipeline queues the request
-        // anew.
         let permit = function.gate.try_enter(SourceNetwork::of(peer.addr))?;
         let slot = deliver::pick_slot(&route, permit, &[], worker.next_random()).ok()?;
         Some(Self {

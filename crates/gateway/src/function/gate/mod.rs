@@ -11,7 +11,7 @@ mod wait_queue;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -20,7 +20,7 @@ use nearpath_types::SourceNetwork;
 use tokio::sync::oneshot;
 
 use atomic_state::GateState;
-use place_shares::PlaceShares;
+use place_shares::{CountedPlace, PlaceShares};
 use wait_queue::{AdmissionQueue, PushResult, QueueTicket};
 
 pub(crate) use atomic_state::UNLIMITED;
@@ -31,6 +31,8 @@ type PermitQueue = AdmissionQueue<oneshot::Sender<Result<AdmissionPermit, GateRe
 #[derive(Debug)]
 pub(crate) struct AdmissionGate {
     atomic_state: AtomicU64,
+    /// Requests wait. Unlike the contended bit, not set while the lock is held for other reasons.
+    has_waiting: AtomicBool,
     locked: Mutex<LockedState>,
 }
 
@@ -46,8 +48,8 @@ struct LockedState {
 pub(crate) struct AdmissionPermit {
     /// `None`: the permit has been returned.
     gate: Option<Arc<AdmissionGate>>,
-    /// Source whose share counts the place; `None` for a function without a limit.
-    source: Option<SourceNetwork>,
+    /// `None`: admitted without a limit.
+    place: Option<CountedPlace>,
 }
 
 /// Position in the queue, to be awaited. Dropping it passes the position, or a permit that just
@@ -91,6 +93,7 @@ impl AdmissionGate {
         let atomic_state = AtomicU64::new(GateState::new(capacity).0);
         Arc::new(Self {
             atomic_state,
+            has_waiting: AtomicBool::new(false),
             locked: Mutex::new(LockedState {
                 queue: AdmissionQueue::new(max_waiting),
                 shares: PlaceShares::default(),
@@ -123,6 +126,7 @@ impl AdmissionGate {
         source: SourceNetwork,
     ) -> Option<AdmissionPermit> {
         let mut locked = self.lock_state();
+        locked.shares.note_request(source, Instant::now());
         let permit = match locked.queue.is_empty() && self.state().is_below_half() {
             true => self.take_free_place(&mut locked, source),
             false => None,
@@ -147,17 +151,19 @@ impl AdmissionGate {
         // They come first, and time alone may have given them room.
         self.admit_waiting(locked, now);
         let state = self.state();
-        let (admitted, capacity) = (state.admitted_count(), state.capacity());
-        let has_room = locked.shares.has_room(source, admitted, capacity, now);
+        let has_room =
+            state.has_capacity() && locked.shares.has_room(source, state.capacity(), now);
         has_room.then(|| {
-            self.count_place(locked, source);
-            self.make_permit(Some(source))
+            let place = self.next_place(locked, source);
+            self.count_place(locked, place);
+            self.make_permit(place)
         })
     }
 
     fn enter_locked(self: &Arc<Self>, source: SourceNetwork) -> GateEntry {
         let mut locked = self.lock_state();
         if locked.queue.is_closed() {
+            self.unlock_state(locked);
             return GateEntry::Closed;
         }
         let is_first = locked.queue.is_empty();
@@ -205,10 +211,8 @@ impl AdmissionGate {
         let gate = permit.gate.take();
         let gate = gate.expect("a permit that is held has its gate");
         gate.requeue_locked(source, |locked| {
-            permit
-                .source
-                .into_iter()
-                .for_each(|source| locked.shares.give_back(source));
+            let place = permit.place.into_iter();
+            place.for_each(|place| locked.shares.give_back(place));
             gate.store_state(gate.state().minus_admitted(1));
         })
     }
@@ -258,13 +262,17 @@ impl AdmissionGate {
     /// Counts `n` permits as returned although they are still held: those at a withdrawn
     /// instance. Their holders call [`AdmissionPermit::disarm`].
     pub(crate) fn release_withdrawn(self: &Arc<Self>, n: u32) {
+        if n == 0 {
+            return;
+        }
         let mut locked = self.lock_state();
+        locked.shares.forget_places();
+        locked.queue.note_returned(n as usize);
         self.return_places(&mut locked, n);
         self.unlock_state(locked);
     }
 
     fn return_places(self: &Arc<Self>, locked: &mut LockedState, n: u32) {
-        locked.queue.note_returned(n as usize);
         self.store_state(self.state().minus_admitted(n));
         self.admit_waiting(locked, Instant::now());
     }
@@ -296,9 +304,14 @@ impl AdmissionGate {
         (self.state().admitted_count(), locked.queue.len())
     }
 
-    /// Returns whether requests wait. True also while another thread changes the queue.
+    /// Returns whether requests wait.
     pub(crate) fn has_waiting(&self) -> bool {
-        self.state().is_contended()
+        self.has_waiting.load(Ordering::Relaxed) // a hint: the lock decides
+    }
+
+    /// Returns whether a place is free. Who waits all the same has its share of the places.
+    pub(crate) fn has_free_place(&self) -> bool {
+        self.state().has_capacity()
     }
 
     /// Counts the place of a withdrawn instance, which was returned before its holder ended: no
@@ -312,22 +325,33 @@ impl AdmissionGate {
     }
 
     /// Claims the place of a caller that was too slow for it, and makes its `source` give turns to
-    /// others. False: a place is claimed for each waiting request already.
+    /// others. False: a place is claimed already for each request that could use it.
     pub(crate) fn claim_place(&self, source: SourceNetwork) -> bool {
         let mut locked = self.lock_state();
-        let is_claimed = locked.queue.claim_place(source);
+        let LockedState { queue, shares } = &mut *locked;
+        let (state, now) = (self.state(), Instant::now());
+        // While places are free, only its own source waits for this one: the others lack room.
+        let has_room = |other| {
+            other == source
+                || !state.has_capacity() && shares.has_room(other, state.capacity(), now)
+        };
+        let is_claimed = queue.claim_place(source, has_room);
         self.unlock_state(locked);
         is_claimed
     }
 
-    fn release_permit(self: &Arc<Self>, source: Option<SourceNetwork>) {
-        if source.is_none() && self.try_update(GateState::with_exit) {
+    fn release_permit(self: &Arc<Self>, place: Option<CountedPlace>) {
+        if place.is_none() && self.try_update(GateState::with_exit) {
             return;
         }
         let mut locked = self.lock_state();
-        if let Some(source) = source {
-            locked.shares.give_back(source);
+        let LockedState { queue, shares } = &mut *locked;
+        let is_awaited = place.is_some_and(|place| queue.has_request_of(place.source()));
+        // A place that no request waits for fulfils no claim.
+        if is_awaited || !self.state().has_capacity() {
+            queue.note_returned(1);
         }
+        place.into_iter().for_each(|place| shares.give_back(place));
         self.return_places(&mut locked, 1);
         self.unlock_state(locked);
     }
@@ -337,31 +361,39 @@ impl AdmissionGate {
     fn admit_waiting(self: &Arc<Self>, locked: &mut LockedState, now: Instant) {
         while self.state().has_capacity() {
             let LockedState { queue, shares } = &mut *locked;
-            let (admitted, capacity) = (self.state().admitted_count(), self.state().capacity());
+            let capacity = self.state().capacity();
             let places_of = |source| {
-                let has_room = shares.has_room(source, admitted, capacity, now);
+                let has_room = shares.has_room(source, capacity, now);
                 has_room.then(|| shares.held_by(source))
             };
             let Some((source, sender)) = queue.pop_first(places_of) else {
                 return;
             };
-            match sender.send(Ok(self.make_permit(Some(source)))) {
-                Ok(()) => self.count_place(locked, source),
+            let place = self.next_place(locked, source);
+            match sender.send(Ok(self.make_permit(place))) {
+                Ok(()) => self.count_place(locked, place),
                 // A normal drop would take the lock again.
                 Err(undelivered) => drop(undelivered.map(|mut permit| permit.gate.take())),
             }
         }
     }
 
-    fn count_place(&self, locked: &mut LockedState, source: SourceNetwork) {
-        locked.shares.take_place(source);
+    /// Returns the next place of a source; `None` for a function without a limit.
+    fn next_place(&self, locked: &LockedState, source: SourceNetwork) -> Option<CountedPlace> {
+        let is_limited = self.state().capacity() != UNLIMITED;
+        is_limited.then(|| locked.shares.place_of(source))
+    }
+
+    fn count_place(&self, locked: &mut LockedState, place: Option<CountedPlace>) {
+        let place = place.into_iter();
+        place.for_each(|place| locked.shares.take_place(place));
         self.store_state(self.state().plus_admitted(1));
     }
 
-    fn make_permit(self: &Arc<Self>, source: Option<SourceNetwork>) -> AdmissionPermit {
+    fn make_permit(self: &Arc<Self>, place: Option<CountedPlace>) -> AdmissionPermit {
         AdmissionPermit {
             gate: Some(self.clone()),
-            source,
+            place,
         }
     }
 
@@ -388,9 +420,11 @@ impl AdmissionGate {
     }
 
     fn unlock_state(&self, locked: MutexGuard<'_, LockedState>) {
+        let has_waiting = !locked.queue.is_empty();
+        self.has_waiting.store(has_waiting, Ordering::Relaxed);
         // Before the mutex is released: a later store could erase the contended bit of the next
         // holder.
-        self.store_state(self.state().with_contended(!locked.queue.is_empty()));
+        self.store_state(self.state().with_contended(has_waiting));
         drop(locked);
     }
 
@@ -407,21 +441,14 @@ impl AdmissionGate {
 impl AdmissionPermit {
     /// Ends the permit without admitting a request, because a withdrawal returned it.
     pub(crate) fn disarm(mut self) -> Option<Arc<AdmissionGate>> {
-        let gate = self.gate.take()?;
-        if let Some(source) = self.source {
-            let mut locked = gate.lock_state();
-            locked.shares.give_back(source);
-            gate.admit_waiting(&mut locked, Instant::now()); // this source may have room now
-            gate.unlock_state(locked);
-        }
-        Some(gate)
+        self.gate.take()
     }
 }
 
 impl Drop for AdmissionPermit {
     fn drop(&mut self) {
         if let Some(gate) = self.gate.take() {
-            gate.release_permit(self.source);
+            gate.release_permit(self.place);
         }
     }
 }

@@ -12,11 +12,27 @@ const ACTIVE_WINDOW: Duration = Duration::from_secs(1);
 /// Part of the places that a source leaves free while others are active: a quarter.
 const RESERVED_DIVISOR: u32 = 4;
 
+/// Place that counts for its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CountedPlace {
+    source: SourceNetwork,
+    epoch: u32,
+}
+
+impl CountedPlace {
+    /// Returns the source that holds the place.
+    pub(super) fn source(self) -> SourceNetwork {
+        self.source
+    }
+}
+
 /// Places that the sources hold.
 #[derive(Debug, Default)]
 pub(super) struct PlaceShares {
-    /// No count is 0.
+    /// Places since the last withdrawal; no count is 0.
     held: HashMap<SourceNetwork, u32>,
+    /// Number of withdrawals, modulo 2^32.
+    epoch: u32,
     /// The two sources that asked last. Two suffice: one of them is another source than the one
     /// that asks now.
     latest: [Option<(SourceNetwork, Instant)>; 2],
@@ -32,21 +48,13 @@ impl PlaceShares {
         self.latest[0] = Some((source, now));
     }
 
-    /// Returns whether a source may take one more of `capacity` places, of which `admitted` are taken.
-    pub(super) fn has_room(
-        &self,
-        source: SourceNetwork,
-        admitted: u32,
-        capacity: u32,
-        now: Instant,
-    ) -> bool {
+    /// Returns whether a source may take one more of `capacity` places, if one is free.
+    pub(super) fn has_room(&self, source: SourceNetwork, capacity: u32, now: Instant) -> bool {
         let reserved = match self.is_other_active(source, now) {
             true => capacity / RESERVED_DIVISOR,
             false => 0,
         };
-        // Places at withdrawn instances count for their sources until their holders end.
-        let held = self.held_by(source).min(admitted);
-        admitted < capacity && held < capacity - reserved
+        self.held_by(source) < capacity - reserved
     }
 
     /// Returns the number of places that a source holds.
@@ -54,21 +62,43 @@ impl PlaceShares {
         self.held.get(&source).copied().unwrap_or(0)
     }
 
+    /// Returns the next place of a source; [`Self::take_place`] counts it.
+    pub(super) fn place_of(&self, source: SourceNetwork) -> CountedPlace {
+        let epoch = self.epoch;
+        CountedPlace { source, epoch }
+    }
+
     /// Counts a place that a source takes.
-    pub(super) fn take_place(&mut self, source: SourceNetwork) {
-        *self.held.entry(source).or_insert(0) += 1;
+    pub(super) fn take_place(&mut self, place: CountedPlace) {
+        *self.held.entry(place.source).or_insert(0) += 1;
     }
 
     /// Counts a place that a source gives back.
-    pub(super) fn give_back(&mut self, source: SourceNetwork) {
-        let Some(held) = self.held.get_mut(&source) else {
-            debug_assert!(false, "{source} gives back more than it took");
+    pub(super) fn give_back(&mut self, place: CountedPlace) {
+        if place.epoch != self.epoch {
+            return;
+        }
+        let Some(held) = self.held.get_mut(&place.source) else {
+            debug_assert!(false, "{} gives back more than it took", place.source);
             return;
         };
         *held -= 1;
         if *held == 0 {
-            self.held.remove(&source);
+            self.held.remove(&place.source);
         }
+    }
+
+    /// Begins the counts anew after a withdrawal. Which sources held the withdrawn places is not
+    /// known, and a source must not wait because of places that are gone.
+    pub(super) fn forget_places(&mut self) {
+        self.held.clear();
+        self.epoch = self.epoch.wrapping_add(1);
+    }
+
+    /// Returns whether no source holds a place.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty()
     }
 
     fn is_other_active(&self, source: SourceNetwork, now: Instant) -> bool {
@@ -89,8 +119,8 @@ mod tests {
 
     /// Takes places for a source while it may; returns how many it holds then.
     fn take_all(shares: &mut PlaceShares, source: SourceNetwork, now: Instant) -> u32 {
-        while shares.has_room(source, shares.held_by(source), 16, now) {
-            shares.take_place(source);
+        while shares.has_room(source, 16, now) {
+            shares.take_place(shares.place_of(source));
         }
         shares.held_by(source)
     }
@@ -102,7 +132,7 @@ mod tests {
         shares.note_request(source(1), now);
         shares.note_request(source(1), now);
         assert_eq!(take_all(&mut shares, source(1), now), 12);
-        assert!(shares.has_room(source(2), 12, 16, now));
+        assert!(shares.has_room(source(2), 16, now));
         let later = now + ACTIVE_WINDOW;
         assert_eq!(
             take_all(&mut shares, source(1), later),
@@ -110,10 +140,8 @@ mod tests {
             "no other calls"
         );
         shares.note_request(source(2), later);
-        shares.give_back(source(1));
-        assert!(!shares.has_room(source(1), 15, 16, later));
-        let withdrawn = 10;
-        assert!(shares.has_room(source(1), 15 - withdrawn, 16, later));
+        shares.give_back(shares.place_of(source(1)));
+        assert!(!shares.has_room(source(1), 16, later));
     }
 
     #[test]
@@ -123,8 +151,8 @@ mod tests {
             shares.note_request(source(1), now);
         }
         assert_eq!(take_all(&mut shares, source(1), now), 16);
-        (0..16).for_each(|_| shares.give_back(source(1)));
-        assert!(shares.held.is_empty(), "nothing is kept of a source");
+        (0..16).for_each(|_| shares.give_back(shares.place_of(source(1))));
+        assert!(shares.is_empty(), "nothing is kept of a source");
     }
 
     #[test]
@@ -132,12 +160,21 @@ mod tests {
         let (now, mut shares) = (Instant::now(), PlaceShares::default());
         shares.note_request(source(2), now);
         for capacity in 1..4 {
-            assert!(shares.has_room(source(1), capacity - 1, capacity, now));
-            shares.take_place(source(1));
+            assert!(shares.has_room(source(1), capacity, now));
+            shares.take_place(shares.place_of(source(1)));
         }
-        assert!(
-            !shares.has_room(source(1), 0, 0, now),
-            "no instance is ready"
-        );
+        assert!(!shares.has_room(source(1), 0, now), "no instance is ready");
+    }
+
+    #[test]
+    fn withdrawn_places_count_for_nobody() {
+        let (now, mut shares) = (Instant::now(), PlaceShares::default());
+        shares.note_request(source(2), now);
+        let old = shares.place_of(source(1));
+        assert_eq!(take_all(&mut shares, source(1), now), 12);
+        shares.forget_places();
+        assert_eq!(take_all(&mut shares, source(1), now), 12);
+        shares.give_back(old);
+        assert_eq!(shares.held_by(source(1)), 12);
     }
 }

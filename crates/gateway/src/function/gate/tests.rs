@@ -7,12 +7,21 @@ use std::sync::atomic::AtomicU32;
 use std::task::Waker;
 
 fn source() -> SourceNetwork {
-    SourceNetwork::of([127, 0, 0, 1].into())
+    source_of(1)
+}
+
+fn source_of(host: u8) -> SourceNetwork {
+    SourceNetwork::of([127, 0, 0, host].into())
+}
+
+fn holds_nothing(gate: &AdmissionGate) -> bool {
+    gate.load_counts() == (0, 0) && gate.locked.lock().unwrap().shares.is_empty()
 }
 
 #[derive(Debug, Clone)]
 enum GateStep {
     Enter,
+    EnterBelowHalf,
     Leave(usize),
     Abandon(usize),
     Return(usize),
@@ -23,11 +32,13 @@ enum GateStep {
 fn any_steps() -> impl Strategy<Value = Vec<GateStep>> {
     let step = prop_oneof![
         5 => Just(GateStep::Enter),
+        1 => Just(GateStep::EnterBelowHalf),
         3 => (0usize..50).prop_map(GateStep::Leave),
         1 => (0usize..50).prop_map(GateStep::Abandon),
         1 => (0usize..50).prop_map(GateStep::Return),
         1 => (0usize..50).prop_map(GateStep::Forgive),
         1 => (0u32..6, 0u32..6).prop_map(|(capacity, bound)| GateStep::Resize(capacity, bound)),
+        1 => (0u32..6).prop_map(|bound| GateStep::Resize(UNLIMITED, bound)),
     ];
     proptest::collection::vec(step, 0..200)
 }
@@ -44,6 +55,13 @@ impl GateModel {
     fn apply_step(&mut self, step: GateStep) {
         match step {
             GateStep::Enter => self.enter_gate(),
+            GateStep::EnterBelowHalf => {
+                let may_enter =
+                    self.waiting.is_empty() && self.permits.len() < self.capacity as usize / 2;
+                let entered = self.gate.try_enter_below_half(source());
+                assert_eq!(entered.is_some(), may_enter);
+                self.permits.extend(entered);
+            }
             GateStep::Leave(i) => drop(take_nth(&mut self.permits, i)),
             GateStep::Forgive(i) => {
                 if let Some(permit) = take_nth(&mut self.permits, i) {
@@ -147,6 +165,9 @@ proptest! {
             model.apply_step(step);
             model.check_invariants();
         }
+        let gate = model.gate.clone();
+        drop(model);
+        prop_assert!(holds_nothing(&gate));
     }
 }
 
@@ -189,8 +210,7 @@ fn a_displaced_waiter_hears_it() {
         entry => panic!("{entry:?}"),
     });
     let mut waiters: Vec<_> = waiters.collect();
-    let other = SourceNetwork::of([127, 0, 0, 2].into());
-    let displacing = gate.enter_gate(other);
+    let displacing = gate.enter_gate(source_of(2));
     assert!(matches!(displacing, GateEntry::Queued(..)));
     let poll = Pin::new(&mut waiters[1]).poll(&mut Context::from_waker(Waker::noop()));
     assert!(matches!(poll, Poll::Ready(Err(GateRefusal::Displaced))));
@@ -205,7 +225,7 @@ fn enter_all(gate: &Arc<AdmissionGate>, source: SourceNetwork) -> Vec<AdmissionP
 #[test]
 fn a_source_whose_places_stay_taken_keeps_no_other_out() {
     let gate = AdmissionGate::new(16, 100);
-    let (slow, prompt) = (source(), SourceNetwork::of([127, 0, 0, 2].into()));
+    let (slow, prompt) = (source_of(1), source_of(2));
     drop(gate.enter_gate(prompt)); // active
     let slow_permits = enter_all(&gate, slow);
     let slow_waiters: Vec<_> = (0..50).map(|_| gate.enter_gate(slow)).collect();
@@ -224,7 +244,43 @@ fn a_source_whose_places_stay_taken_keeps_no_other_out() {
         );
     }
     drop((slow_permits, slow_waiters));
-    assert_eq!(gate.load_counts(), (0, 0));
+    assert!(holds_nothing(&gate));
+}
+
+#[test]
+fn a_source_that_waits_for_its_share_gets_all_places_when_no_other_calls() {
+    let gate = AdmissionGate::new(4, 100);
+    drop(gate.enter_gate(source_of(2)));
+    let permits = enter_all(&gate, source());
+    assert_eq!(permits.len(), 3);
+    let GateEntry::Queued(mut waiter, _) = gate.enter_gate(source()) else {
+        panic!()
+    };
+    gate.recheck_waiting();
+    assert!(try_take_permit(&mut waiter).is_none(), "the other called");
+    gate.locked.lock().unwrap().shares = PlaceShares::default(); // as after a second
+    gate.recheck_waiting();
+    assert!(try_take_permit(&mut waiter).is_some());
+    permits
+        .into_iter()
+        .for_each(|mut permit| drop(permit.gate.take()));
+}
+
+#[test]
+fn a_place_is_claimed_only_for_those_who_could_use_it() {
+    let gate = AdmissionGate::new(4, 100);
+    let other = gate.try_enter(source_of(2)).unwrap();
+    let permits = enter_all(&gate, source());
+    assert_eq!(permits.len(), 3);
+    let _waiter = gate.enter_gate(source());
+    drop(gate.enter_gate(source_of(2))); // waits, and leaves again: still active
+    drop(other);
+    assert!(gate.has_free_place() && gate.has_waiting());
+    assert!(
+        !gate.claim_place(source_of(2)),
+        "a free place is of no use to the one that waits"
+    );
+    assert!(gate.claim_place(source()));
 }
 
 #[test]
@@ -237,19 +293,25 @@ fn a_source_alone_takes_every_place() {
 #[test]
 fn a_withdrawn_place_leaves_the_share_of_its_source() {
     let gate = AdmissionGate::new(4, 100);
-    drop(gate.enter_gate(SourceNetwork::of([127, 0, 0, 2].into())));
+    drop(gate.enter_gate(source_of(2)));
+    let withdrawn = enter_all(&gate, source());
+    assert_eq!(withdrawn.len(), 3);
+    gate.release_withdrawn(3);
     let permits = enter_all(&gate, source());
     assert_eq!(permits.len(), 3);
-    gate.release_withdrawn(3);
-    permits.into_iter().for_each(|permit| drop(permit.disarm()));
-    assert_eq!(enter_all(&gate, source()).len(), 3);
+    withdrawn
+        .into_iter()
+        .for_each(|permit| drop(permit.disarm()));
+    assert!(gate.try_enter(source()).is_none());
+    drop(permits);
+    assert!(holds_nothing(&gate));
 }
 
 /// Threads enter, wait, leave and give up while the limit changes. The limit holds, and no permit
 /// is lost.
 #[test]
 fn the_limit_holds_over_many_threads() {
-    const LIMIT: u32 = 3;
+    const LIMIT: u32 = 8;
     let (gate, inside) = (AdmissionGate::new(LIMIT, 100), Arc::new(AtomicU32::new(0)));
     let run_thread = |n: u64| {
         let (gate, inside) = (gate.clone(), inside.clone());
@@ -258,7 +320,7 @@ fn the_limit_holds_over_many_threads() {
                 .build()
                 .unwrap();
             for i in 0..20_000u64 {
-                let source = SourceNetwork::of([127, 0, 0, (n % 3) as u8].into());
+                let source = source_of((n % 3) as u8);
                 let permit = match gate.enter_gate(source) {
                     GateEntry::Admitted(permit) => permit,
                     GateEntry::Queued(waiter, _) if (i + n).is_multiple_of(7) => {
@@ -284,13 +346,34 @@ fn the_limit_holds_over_many_threads() {
             }
         }
     };
-    let threads: Vec<_> = (0..8).map(|n| std::thread::spawn(run_thread(n))).collect();
+    let threads: Vec<_> = (0..24).map(|n| std::thread::spawn(run_thread(n))).collect();
     threads
         .into_iter()
         .for_each(|thread| thread.join().unwrap());
-    assert_eq!(gate.load_counts(), (0, 0));
-    assert!(
-        matches!(gate.enter_gate(source()), GateEntry::Admitted(_)),
-        "the fast path is open again"
-    );
+    assert!(holds_nothing(&gate));
+}
+
+/// Threads enter and leave while the function has a limit, and has none again.
+#[test]
+fn no_permit_is_lost_when_a_limit_comes_and_goes() {
+    let gate = AdmissionGate::new(UNLIMITED, 1_000);
+    let run_thread = |n: u8| {
+        let gate = gate.clone();
+        move || {
+            for i in 0..20_000 {
+                drop(gate.enter_gate(source_of(n)));
+                if n == 0 && i % 100 == 0 {
+                    gate.set_limits([UNLIMITED, 2][i / 100 % 2], 1_000);
+                }
+            }
+        }
+    };
+    let threads: Vec<_> = (0..4).map(|n| std::thread::spawn(run_thread(n))).collect();
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
+    gate.set_limits(UNLIMITED, 1_000);
+    assert!(holds_nothing(&gate));
+    let permit = gate.try_enter(source()).unwrap();
+    assert_eq!(permit.place, None, "the fast path is open again");
 }

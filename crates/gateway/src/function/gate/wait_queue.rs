@@ -45,7 +45,7 @@ pub(super) struct AdmissionQueue<T> {
     returned: VecDeque<(u64, SourceNetwork, T)>,
     /// Waiting requests of each source; no list is empty.
     by_source: HashMap<SourceNetwork, WaitingList<T>>,
-    /// Sources with waiting requests, the next one first.
+    /// Sources with waiting requests, in the order of turns of those with equal places.
     turns: VecDeque<SourceNetwork>,
     /// Turns that sources give to others.
     owed_turns: HashMap<SourceNetwork, u32>,
@@ -160,10 +160,25 @@ impl<T> AdmissionQueue<T> {
         next.map(|(_, waiter)| (source, waiter))
     }
 
+    /// Returns whether a request of a source waits.
+    pub(super) fn has_request_of(&self, source: SourceNetwork) -> bool {
+        self.by_source.contains_key(&source)
+    }
+
     /// Claims the place of a slow caller for a waiting request, and makes its source give some turns
-    /// to others. False: a place is claimed for each waiting request, and this caller keeps its own.
-    pub(super) fn claim_place(&mut self, source: SourceNetwork) -> bool {
-        let is_wanted = self.claimed_places < self.len();
+    /// to others. False: this caller keeps its own, because a place is claimed for each waiting
+    /// request whose source `has_room`.
+    pub(super) fn claim_place(
+        &mut self,
+        source: SourceNetwork,
+        has_room: impl Fn(SourceNetwork) -> bool,
+    ) -> bool {
+        let with_room = self
+            .by_source
+            .iter()
+            .filter(|(source, _)| has_room(**source));
+        let awaited: usize = with_room.map(|(_, list)| list.len()).sum();
+        let is_wanted = self.claimed_places < awaited + self.returned.len();
         if is_wanted {
             self.claimed_places += 1;
             self.charge_source(source);
@@ -202,9 +217,18 @@ impl<T> AdmissionQueue<T> {
             let places = places_of(*source)?;
             Some((self.owed_turns.contains_key(source), places, position))
         };
-        let (owes, _, position) = waiting.filter_map(rank).min()?;
+        let mut best = None;
+        for ranked in waiting.filter_map(rank) {
+            if best.is_none_or(|best| ranked < best) {
+                best = Some(ranked);
+            }
+            if matches!(best, Some((false, 0, _))) {
+                break; // no other comes before it
+            }
+        }
+        let (owes, _, position) = best?;
         let next = self.turns.remove(position);
-        if !owes {
+        if !owes && !self.owed_turns.is_empty() {
             self.settle_turns();
         }
         next
@@ -238,10 +262,11 @@ impl<T> AdmissionQueue<T> {
     /// Closes the queue and returns all waiting requests.
     pub(super) fn close_queue(&mut self) -> Vec<T> {
         self.is_closed = true;
-        let mut all = Vec::with_capacity(self.len());
-        while let Some((_, waiter)) = self.pop_first(|_| Some(0)) {
-            all.push(waiter);
-        }
+        let returned = self.returned.drain(..).map(|(_, _, waiter)| waiter);
+        let lists = self.by_source.drain().flat_map(|(_, list)| list);
+        let all = returned.chain(lists.map(|(_, waiter)| waiter)).collect();
+        self.turns.clear();
+        self.source_count = 0;
         all
     }
 
