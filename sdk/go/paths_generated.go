@@ -26,6 +26,7 @@ const (
 	obstacleOtherDomain      = "other_domain"       // caller and callee belong to different chains
 	obstacleCallerNoEndpoint = "caller_no_endpoint" // the caller does not use shared memory: its calls go to the gateway over HTTP
 	obstacleNoEndpoint       = "no_endpoint"        // the instance does not take calls through shared memory
+	obstacleOwnPort          = "own_port"           // the function's code takes calls at its own port, which is nearer than its watchdog's shared memory
 	obstacleNoRoom           = "no_room"            // the channel or the memory pool had no room for the call at that moment
 	obstacleUpgrade          = "upgrade"            // an upgraded connection needs a connection of its own
 	obstacleGRPC             = "grpc"               // gRPC needs HTTP/2 up to the function

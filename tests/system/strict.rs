@@ -111,6 +111,7 @@ async fn events_come_out_of_a_strict_chain_as_they_are_sent() {
     .unwrap();
     source["annotations"] =
         json!({ "nearpath.io/chain": "news", "nearpath.io/isolation": "strict" });
+    source["envVars"]["log_callid"] = json!("true"); // what only the watchdog does keeps it in the path
     server.deploy_ready(&source).await;
     wait_in_memory(&server, "source").await;
     let mut stream = TcpStream::connect(server.addr).await.unwrap();

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nearpath_domain::node_side::DomainMembership;
+use nearpath_domain::node_side::{DomainMembership, EndpointId};
 use nearpath_domain::topology::EndpointOwner;
 use nearpath_path::{self as path, CallFacts, CallNeeds, EdgeFacts, TransportFacts};
 use nearpath_types::chain_status::{GATEWAY_NAME, PathStatus};
@@ -63,6 +63,8 @@ type Introduced = BTreeMap<InstanceId, BTreeSet<InstanceAddr>>;
 struct DomainChannels {
     endpoints: BTreeSet<Option<InstanceId>>,
     channels: BTreeSet<(Option<InstanceId>, InstanceId)>,
+    /// Instances whose calls go to their watchdogs.
+    watchdogs: BTreeSet<InstanceId>,
 }
 
 impl DomainChannels {
@@ -100,6 +102,7 @@ impl DomainChannels {
                 .map(EndpointOwner::instance)
                 .collect(),
             channels: complete.map(|(channel, _)| *channel).collect(),
+            watchdogs: called_watchdogs(membership),
         }
     }
 }
@@ -210,8 +213,25 @@ impl View<'_> {
             caller_attached: channels.is_some_and(|domain| domain.endpoints.contains(&caller)),
             callee_attached: channels
                 .is_some_and(|domain| domain.channels.contains(&(caller, to.id))),
+            callee_is_watchdog: channels.is_some_and(|domain| domain.watchdogs.contains(&to.id)),
         }
     }
+}
+
+/// Returns the instances whose calls go to their watchdogs alone. A watchdog whose instance has another
+/// endpoint may still have channels, which drain.
+fn called_watchdogs(membership: &DomainMembership) -> BTreeSet<InstanceId> {
+    let callees = membership.channels.iter().map(|(_, callee)| callee);
+    let instance = |callee: &EndpointId| membership.endpoints.get(callee)?.instance();
+    let (mut watchdogs, mut others) = (BTreeSet::new(), BTreeSet::new());
+    for callee in callees {
+        let called = match membership.watchdogs.contains(callee) {
+            true => &mut watchdogs,
+            false => &mut others,
+        };
+        called.extend(instance(callee));
+    }
+    &watchdogs - &others
 }
 
 fn status(
@@ -261,7 +281,6 @@ fn or_missing(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_domain::node_side::EndpointId;
     use nearpath_types::FunctionPolicy;
     use nearpath_types::policy::CallTransport;
     use std::sync::Arc;
@@ -326,6 +345,7 @@ mod tests {
             "shop.openfaas-fn".to_owned(),
             DomainMembership {
                 endpoints,
+                watchdogs: BTreeSet::new(),
                 channels,
             },
         )]

@@ -26,6 +26,8 @@ pub struct EdgeFacts {
     pub caller_attached: bool,
     /// The instance takes calls through shared memory, and the caller has a channel to it.
     pub callee_attached: bool,
+    /// That channel leads to the instance's watchdog: the function's code does not use shared memory.
+    pub callee_is_watchdog: bool,
 }
 
 /// A caller and an instance as ends of a connection.
@@ -179,6 +181,7 @@ mod exhaustive {
             same_domain: true,
             caller_attached: true,
             callee_attached: true,
+            callee_is_watchdog: false,
         };
     }
 
@@ -186,7 +189,7 @@ mod exhaustive {
         pub(crate) fn all_combinations() -> impl Iterator<Item = Self> {
             TRANSPORTS
                 .into_iter()
-                .flat_map(|wanted| (0..1 << 14).map(move |bits| Self::from_bits(wanted, bits)))
+                .flat_map(|wanted| (0..1 << 15).map(move |bits| Self::from_bits(wanted, bits)))
         }
 
         fn from_bits(wanted: CallTransport, bits: u16) -> Self {
@@ -198,6 +201,7 @@ mod exhaustive {
                     same_domain: bit(2),
                     caller_attached: bit(3),
                     callee_attached: bit(4),
+                    callee_is_watchdog: bit(14),
                 },
                 transport: TransportFacts {
                     wanted,

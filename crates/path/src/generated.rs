@@ -98,6 +98,8 @@ pub enum Obstacle {
     CallerNoEndpoint,
     /// The instance does not take calls through shared memory.
     NoEndpoint,
+    /// The function's code takes calls at its own port, which is nearer than its watchdog's shared memory.
+    OwnPort,
     /// The channel or the memory pool had no room for the call at that moment.
     NoRoom,
     /// An upgraded connection needs a connection of its own.
@@ -159,6 +161,7 @@ impl Obstacle {
         Self::OtherDomain,
         Self::CallerNoEndpoint,
         Self::NoEndpoint,
+        Self::OwnPort,
         Self::NoRoom,
         Self::Upgrade,
         Self::Grpc,
@@ -195,6 +198,7 @@ impl Obstacle {
             Self::OtherDomain => "other_domain",
             Self::CallerNoEndpoint => "caller_no_endpoint",
             Self::NoEndpoint => "no_endpoint",
+            Self::OwnPort => "own_port",
             Self::NoRoom => "no_room",
             Self::Upgrade => "upgrade",
             Self::Grpc => "grpc",
@@ -232,6 +236,7 @@ impl Obstacle {
             Self::OtherDomain => "caller and callee belong to different chains",
             Self::CallerNoEndpoint => "the caller does not use shared memory: its calls go to the gateway over HTTP",
             Self::NoEndpoint => "the instance does not take calls through shared memory",
+            Self::OwnPort => "the function's code takes calls at its own port, which is nearer than its watchdog's shared memory",
             Self::NoRoom => "the channel or the memory pool had no room for the call at that moment",
             Self::Upgrade => "an upgraded connection needs a connection of its own",
             Self::Grpc => "gRPC needs HTTP/2 up to the function",
@@ -269,6 +274,7 @@ impl Obstacle {
             Self::OtherDomain => &[Path::Shm],
             Self::CallerNoEndpoint => &[Path::Shm],
             Self::NoEndpoint => &[Path::Shm],
+            Self::OwnPort => &[Path::Shm],
             Self::NoRoom => &[Path::Shm],
             Self::Upgrade => &[Path::Shm, Path::Quic],
             Self::Grpc => &[Path::Shm],

@@ -37,6 +37,8 @@ const Obstacle = Object.freeze({
   CALLER_NO_ENDPOINT: 'caller_no_endpoint',
   /** the instance does not take calls through shared memory */
   NO_ENDPOINT: 'no_endpoint',
+  /** the function's code takes calls at its own port, which is nearer than its watchdog's shared memory */
+  OWN_PORT: 'own_port',
   /** the channel or the memory pool had no room for the call at that moment */
   NO_ROOM: 'no_room',
   /** an upgraded connection needs a connection of its own */

@@ -12,6 +12,7 @@ NO_DOMAIN: Final = "no_domain"  # the function belongs to no chain (nearpath.io/
 OTHER_DOMAIN: Final = "other_domain"  # caller and callee belong to different chains
 CALLER_NO_ENDPOINT: Final = "caller_no_endpoint"  # the caller does not use shared memory: its calls go to the gateway over HTTP
 NO_ENDPOINT: Final = "no_endpoint"  # the instance does not take calls through shared memory
+OWN_PORT: Final = "own_port"  # the function's code takes calls at its own port, which is nearer than its watchdog's shared memory
 NO_ROOM: Final = "no_room"  # the channel or the memory pool had no room for the call at that moment
 UPGRADE: Final = "upgrade"  # an upgraded connection needs a connection of its own
 GRPC: Final = "grpc"  # gRPC needs HTTP/2 up to the function

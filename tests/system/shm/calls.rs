@@ -326,9 +326,13 @@ async fn a_go_function_is_called_and_calls_through_memory() {
         server.deploy_ready(spec).await;
     }
     wait_in_memory(&server, "currency-sockmap").await;
-    // Its library is refused there: the watchdog handles its calls, and the response reports it to
-    // the library.
-    wait_in_memory(&server, "price-sockmap").await;
+    // Its library is refused there: it is called at its port, the watchdog handles its calls, and the
+    // response reports it to the library.
+    eventually("the watchdog stands for the library", async || {
+        let answer = call_traced(&server, "price-sockmap").await;
+        path_of(&answer) == "loopback; obstacle=own_port"
+    })
+    .await;
     eventually("its call went through memory", async || {
         report("price-sockmap", "100 bytes came over shm").await
     })

@@ -99,9 +99,10 @@ impl AsyncEndpoint {
         self.shared.core.borrow().peer_table.has_function(function)
     }
 
-    /// Returns true if an instance can be called, credits aside.
-    pub fn has_instance(&self, instance: nearpath_types::InstanceId) -> bool {
-        self.shared.core.borrow().peer_table.has_instance(instance)
+    /// Returns whether the calls of an instance go to its watchdog; `None`: it cannot be called. Credits
+    /// aside.
+    pub fn is_watchdog_of(&self, instance: nearpath_types::InstanceId) -> Option<bool> {
+        self.shared.core.borrow().is_watchdog_of(instance)
     }
 
     /// Returns the functions that can be called now.

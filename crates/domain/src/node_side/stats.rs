@@ -4,7 +4,7 @@
 //! fetch the numbers from shared memory on demand, so unread statistics cost nothing. Statistics
 //! outlive a domain: the next one of that name continues the counters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nearpath_shm::region::PageKind;
@@ -46,6 +46,7 @@ struct RunStats {
     requested_pages: PageKind,
     max_held_bytes: u64,
     endpoints: BTreeMap<EndpointId, EndpointOwner>,
+    watchdogs: BTreeSet<EndpointId>,
     channels: BTreeMap<u32, (EdgeChannel, EndpointId, EndpointId)>,
 }
 
@@ -84,6 +85,8 @@ pub struct FunctionUsage {
 pub struct DomainMembership {
     /// All live endpoints.
     pub endpoints: BTreeMap<EndpointId, EndpointOwner>,
+    /// Those of them that are watchdogs.
+    pub watchdogs: BTreeSet<EndpointId>,
     /// Caller and callee of every channel, including draining ones.
     pub channels: Vec<(EndpointId, EndpointId)>,
 }
@@ -153,6 +156,7 @@ impl SharedStats {
             .map(|(_, caller, callee)| (*caller, *callee));
         DomainMembership {
             endpoints: volume.endpoints.clone(),
+            watchdogs: volume.watchdogs.clone(),
             channels: channels.collect(),
         }
     }
@@ -183,6 +187,7 @@ impl SharedStats {
             requested_pages,
             max_held_bytes: bound,
             endpoints: BTreeMap::new(),
+            watchdogs: BTreeSet::new(),
             channels: BTreeMap::new(),
         };
         book.runs.insert(number, volume);
@@ -273,12 +278,20 @@ pub(super) struct StatsWriter {
 }
 
 impl StatsWriter {
-    pub(super) fn add_endpoint(&self, endpoint: EndpointId, who: EndpointOwner) {
-        self.update_run(|volume| drop(volume.endpoints.insert(endpoint, who)));
+    pub(super) fn add_endpoint(&self, endpoint: EndpointId, who: EndpointOwner, is_watchdog: bool) {
+        self.update_run(|volume| {
+            volume.endpoints.insert(endpoint, who);
+            if is_watchdog {
+                volume.watchdogs.insert(endpoint);
+            }
+        });
     }
 
     pub(super) fn remove_endpoint(&self, endpoint: EndpointId) {
-        self.update_run(|volume| drop(volume.endpoints.remove(&endpoint)));
+        self.update_run(|volume| {
+            volume.endpoints.remove(&endpoint);
+            volume.watchdogs.remove(&endpoint);
+        });
     }
 
     pub(super) fn add_channel(

@@ -198,9 +198,9 @@ impl<T> PeerTable<T> {
         self.failures.insert(name, error);
     }
 
-    /// Returns true if an instance can be called, credits aside.
-    pub fn has_instance(&self, instance: InstanceId) -> bool {
-        self.instances.contains_key(&instance)
+    /// Returns the channels to an instance.
+    pub fn instance_channels(&self, instance: InstanceId) -> &[ChannelNumber] {
+        self.instances.get(&instance).map_or(&[], Vec::as_slice)
     }
 
     /// Returns true if a function can be called, credits aside.

@@ -26,12 +26,11 @@ pub(super) fn plan_paths(
     // Attached to the domain and connected to this instance are two facts: the log names the one
     // that is missing.
     let is_attached = shm_endpoint.is_some();
-    let shm_endpoint = shm_endpoint.filter(|endpoint_here| endpoint_here.has_instance(endpoint.id));
-    let plan = path::select_paths(&call_facts(
-        call,
-        endpoint,
-        (is_attached, shm_endpoint.is_some()),
-    ));
+    let is_watchdog = shm_endpoint
+        .as_ref()
+        .and_then(|one| one.is_watchdog_of(endpoint.id));
+    let shm_endpoint = shm_endpoint.filter(|_| is_watchdog.is_some());
+    let plan = path::select_paths(&call_facts(call, endpoint, (is_attached, is_watchdog)));
     call.record.set_path(plan.first_choice());
     (plan, shm_endpoint.filter(|_| plan.allows_path(Path::Shm)))
 }
@@ -61,7 +60,7 @@ pub(super) fn tls_mode(path: Path, transport: CallTransport) -> TlsMode {
 fn call_facts(
     call: &GatewayCall,
     endpoint: &InstanceEndpoint,
-    (caller_attached, callee_attached): (bool, bool),
+    (caller_attached, is_watchdog): (bool, Option<bool>),
 ) -> CallFacts {
     CallFacts {
         edge: EdgeFacts {
@@ -69,7 +68,8 @@ fn call_facts(
             callee_in_domain: call.route.domain.is_some(),
             same_domain: true, // the gateway joins every domain of its node
             caller_attached,
-            callee_attached,
+            callee_attached: is_watchdog.is_some(),
+            callee_is_watchdog: is_watchdog.unwrap_or(false),
         },
         transport: TransportFacts {
             wanted: endpoint.transport,

@@ -130,13 +130,17 @@ impl LoopbackDraft {
 fn path_choice(worker: &WorkerContext, draft: &PlainDraft) -> Option<PathChoice> {
     let (endpoint, domain) = (draft.endpoint(), draft.route.domain.as_deref());
     let shm_endpoint = domain.and_then(|domain| worker.shm_domains.endpoint_in(domain));
+    let is_watchdog = shm_endpoint
+        .as_ref()
+        .and_then(|one| one.is_watchdog_of(endpoint.id));
     let facts = CallFacts {
         edge: EdgeFacts {
             same_node: endpoint.locality == InstanceLocality::SameNode,
             callee_in_domain: domain.is_some(),
             same_domain: true, // the gateway joins every domain of its node
             caller_attached: shm_endpoint.is_some(),
-            callee_attached: shm_endpoint.is_some_and(|one| one.has_instance(endpoint.id)),
+            callee_attached: is_watchdog.is_some(),
+            callee_is_watchdog: is_watchdog.unwrap_or(false),
         },
         transport: TransportFacts {
             wanted: endpoint.transport,

@@ -9,12 +9,13 @@ use nearpath_domain::trace::{TRACEPARENT, TraceContext};
 use nearpath_domain::{CallDestination, CallError, CallReply, clock};
 use nearpath_path::{Path, PathChoice};
 use nearpath_types::Reason;
+use nearpath_types::policy::CallTransport;
 
 use super::plain_call::{PlainCall, PlainDraft, is_eligible};
 use super::request::PlainRequest;
 use crate::context::WorkerContext;
 use crate::deliver::{self, InstanceAnswer, ResponseContent, into_response, shm};
-use crate::function::FunctionEntry;
+use crate::function::{ActiveRoute, FunctionEntry};
 use crate::pipeline;
 use crate::request::{ListenerZone, PeerInfo, RequestUpload};
 
@@ -23,6 +24,16 @@ pub(crate) struct SentCall {
     /// Reply, when it arrives. Dropping it cancels the call.
     pub(crate) answer: polled::CallFuture,
     pub(crate) call: PlainCall,
+}
+
+/// Returns whether the function's instances do not use shared memory themselves, and their own ports are
+/// known. One instance stands for all: a request that finds another one takes a path that works too.
+fn is_nearer_at_own_port(route: &ActiveRoute, shm_endpoint: &polled::AsyncEndpoint) -> bool {
+    route.ready.first().is_some_and(|instance| {
+        instance.transport == CallTransport::Auto
+            && instance.server().is_some()
+            && shm_endpoint.is_watchdog_of(instance.id) == Some(true)
+    })
 }
 
 /// Sends a plain request. `None`: it was not sent and left no state behind.
@@ -41,6 +52,9 @@ pub(crate) fn send_plain(
     }
     let domain = route.domain.as_deref()?;
     let shm_endpoint = worker.shm_domains.endpoint_in(domain)?;
+    if is_nearer_at_own_port(&route, &shm_endpoint) {
+        return None;
+    }
     // Every early return from here on drops the slot, and with it the permit.
     let draft = PlainDraft::admit(worker, peer, plain, function, route, path_offset)?;
     // One timer instead of two: until the head arrives, the shorter of both limits is the one that

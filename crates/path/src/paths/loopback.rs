@@ -25,13 +25,9 @@ mod tests {
 
     #[test]
     fn plain_calls_to_a_port_that_is_known_take_it() {
-        let path = |wanted, own_port, same_node, watchdog| {
+        let path = |edge, wanted, own_port, same_node, watchdog| {
             let facts = CallFacts {
-                edge: EdgeFacts {
-                    same_node,
-                    callee_in_domain: false,
-                    ..EdgeFacts::NEAREST
-                },
+                edge: EdgeFacts { same_node, ..edge },
                 transport: TransportFacts {
                     wanted,
                     own_port,
@@ -45,9 +41,27 @@ mod tests {
             select_paths(&facts).first_choice().path
         };
         let auto = CallTransport::Auto;
-        assert_eq!(path(auto, true, true, false), Path::Loopback);
-        assert_eq!(path(auto, true, true, true), Path::Http);
-        assert_eq!(path(auto, false, true, false), Path::Http);
-        assert_eq!(path(CallTransport::Tcp, true, true, false), Path::Http);
+        let no_chain = EdgeFacts {
+            callee_in_domain: false,
+            ..EdgeFacts::NEAREST
+        };
+        let watchdog = EdgeFacts {
+            callee_is_watchdog: true,
+            ..EdgeFacts::NEAREST
+        };
+        for (edge, otherwise) in [
+            (no_chain, Path::Http),
+            (watchdog, Path::Shm),
+            (EdgeFacts::NEAREST, Path::Shm),
+        ] {
+            let nearest = match edge == EdgeFacts::NEAREST {
+                true => Path::Shm, // the function's code takes the call itself
+                false => Path::Loopback,
+            };
+            assert_eq!(path(edge, auto, true, true, false), nearest, "{edge:?}");
+            assert_eq!(path(edge, auto, true, true, true), otherwise);
+            assert_eq!(path(edge, auto, false, true, false), otherwise);
+            assert_eq!(path(edge, CallTransport::Tcp, true, true, false), otherwise);
+        }
     }
 }

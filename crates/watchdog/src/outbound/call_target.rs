@@ -53,6 +53,7 @@ impl CallTarget {
                 same_domain: is_attached,
                 caller_attached: endpoint.is_some(),
                 callee_attached: is_attached,
+                callee_is_watchdog: false, // only the gateway reaches a function's own port
             },
             transport: introduced.map_or(TransportFacts::PLAIN, |_| TransportFacts::INTRODUCED),
             needs,

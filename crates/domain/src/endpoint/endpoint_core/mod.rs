@@ -108,6 +108,16 @@ impl EndpointCore {
         self.inbox.as_ref().is_some_and(|inbox| inbox.closed)
     }
 
+    /// Returns whether all channels to an instance lead to its watchdog; `None`: there is no channel.
+    pub(in crate::endpoint) fn is_watchdog_of(
+        &self,
+        instance: nearpath_types::InstanceId,
+    ) -> Option<bool> {
+        let channels = self.peer_table.instance_channels(instance);
+        let is_watchdog = |channel| self.links.get(channel).is_some_and(|link| link.is_watchdog);
+        (!channels.is_empty()).then(|| channels.iter().all(is_watchdog))
+    }
+
     pub(in crate::endpoint) fn callable_functions(&self) -> Vec<nearpath_types::FunctionId> {
         self.peer_table.functions().cloned().collect()
     }

@@ -215,7 +215,9 @@ impl DomainActor {
             isolation: self.settings.isolation,
             classes,
         };
-        self.stats.add_endpoint(endpoint, who.clone());
+        let connection = self.connections.get(&key);
+        let is_watchdog = connection.is_some_and(|connection| connection.is_watchdog);
+        self.stats.add_endpoint(endpoint, who.clone(), is_watchdog);
         // Before the welcome: sending it wakes the endpoint through its cell.
         self.endpoints.insert(endpoint, state);
         self.send_on_connection(key, &NodeMessage::Welcome(welcome), descriptors);
