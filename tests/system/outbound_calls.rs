@@ -9,6 +9,7 @@ use nearpath_testkit::{eventually, within};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::shm::metric_value;
 use crate::test_server::{TestResponse, TestServer, send_request};
 
 /// A function on Python's own HTTP server, in the chain `shop`.
@@ -99,6 +100,17 @@ async fn plain_handlers_are_called_and_call_through_memory() {
     };
     assert_eq!(of("gateway"), (json!("loopback"), json!("own_port")));
     assert_eq!(of("first.openfaas-fn"), (json!("shm"), Value::Null));
+    // Calls without the path header take the fast path, and may not go through memory either.
+    let through_memory = async || {
+        let edge = r#"caller="gateway",callee="second.openfaas-fn""#;
+        metric_value(&server, "nearpath_edge_requests_total", edge).await
+    };
+    let before = through_memory().await;
+    for _ in 0..20 {
+        let answer = server.send_request(Method::POST, "/function/second/x", "body");
+        assert_eq!(answer.await.status(), 203);
+    }
+    assert_eq!(through_memory().await, before);
 }
 
 /// Headers that differ between calls and instances.

@@ -23,7 +23,8 @@ pub mod topology;
 pub mod trace;
 
 pub use endpoint::{
-    CallDestination, CallError, CallReply, CallRequest, CallResponse, IncomingCall, UnsentReason,
+    CallDestination, CallError, CallReply, CallRequest, CallResponse, CalleeKind, IncomingCall,
+    UnsentReason,
 };
 pub use nearpath_shm::EndpointId;
 #[cfg(feature = "tokio")]

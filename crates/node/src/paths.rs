@@ -437,6 +437,26 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_watchdog_is_called_while_its_instance_has_no_other_endpoint() {
+        let endpoints = [
+            (1, None),
+            (2, Some((1, "front"))),
+            (3, Some((2, "back"))),
+            (4, Some((2, "back"))),
+            (5, Some((3, "back"))),
+        ];
+        let mut all = membership(&endpoints, &[(1, 2), (1, 3), (1, 4), (1, 5)]);
+        let shop = all.get_mut("shop.openfaas-fn").unwrap();
+        shop.watchdogs = [endpoint(2), endpoint(3)].into();
+        // i2 has joined by itself, and its watchdog's channel drains; i3 has no watchdog here.
+        assert_eq!(called_watchdogs(shop), BTreeSet::from([InstanceId(1)]));
+        shop.channels.pop();
+        shop.channels.pop();
+        let both = BTreeSet::from([InstanceId(1), InstanceId(2)]);
+        assert_eq!(called_watchdogs(shop), both);
+    }
+
     /// An instance on another node: the snapshot says so, and nothing else is assumed.
     #[test]
     fn memory_does_not_reach_another_node() {

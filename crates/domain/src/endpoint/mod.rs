@@ -30,6 +30,6 @@ pub use body_reader::BodyReader;
 pub use join::{EndpointIdentity, EndpointSettings, JoinError};
 pub use payload::{BodyDraft, CallBody};
 pub use types::{
-    BodyUnwanted, CallError, CallReply, CallRequest, CallResponse, CallerIdentity, FieldSlice,
-    IncomingCall, OwnedField, PublishReport, UnsentReason,
+    BodyUnwanted, CallError, CallReply, CallRequest, CallResponse, CalleeKind, CallerIdentity,
+    FieldSlice, IncomingCall, OwnedField, PublishReport, UnsentReason,
 };

@@ -26,7 +26,7 @@ use super::endpoint_core::EndpointCore;
 use super::join::{self, EndpointIdentity, EndpointSettings, JoinError};
 use super::payload::{BodyDraft, BodySource, CallBody};
 use super::send_queue::BodyExtent;
-use super::types::{CallRequest, PublishReport, UnsentReason};
+use super::types::{CallRequest, CalleeKind, PublishReport, UnsentReason};
 use crate::clock;
 use crate::packet;
 use crate::peer_table::CallDestination;
@@ -99,10 +99,9 @@ impl AsyncEndpoint {
         self.shared.core.borrow().peer_table.has_function(function)
     }
 
-    /// Returns whether the calls of an instance go to its watchdog; `None`: it cannot be called. Credits
-    /// aside.
-    pub fn is_watchdog_of(&self, instance: nearpath_types::InstanceId) -> Option<bool> {
-        self.shared.core.borrow().is_watchdog_of(instance)
+    /// Returns what takes the calls of an instance, credits aside; `None`: it cannot be called.
+    pub fn callee_at(&self, instance: nearpath_types::InstanceId) -> Option<CalleeKind> {
+        self.shared.core.borrow().callee_at(instance)
     }
 
     /// Returns the functions that can be called now.

@@ -13,6 +13,15 @@ pub use super::errors::{BodyUnwanted, CallError, UnsentReason};
 use super::payload::CallBody;
 use crate::clock::MonotonicNanos;
 
+/// What takes the calls of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CalleeKind {
+    /// Its watchdog, for code that does not use shared memory.
+    Watchdog,
+    /// The function's code.
+    Code,
+}
+
 /// Fields of a head, in order.
 pub type FieldSlice<'a> = &'a [(&'a str, &'a [u8])];
 /// An owned head field.

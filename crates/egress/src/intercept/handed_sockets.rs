@@ -111,14 +111,23 @@ async fn watch_closed<M: AsRawFd>(
     monitor: AsyncFd<M>,
     next_closed: impl Fn(&M) -> io::Result<Option<ClosedSocket>>,
 ) {
+    let mut loses_events = false;
     while let Ok(mut ready) = monitor.readable().await {
         let Some(open) = sockets.upgrade() else {
             return;
         };
         match open.process_closed(|| next_closed(monitor.get_ref())) {
-            Ok(()) => ready.clear_ready(),
+            Ok(()) => {
+                // Until all events are read, the kernel drops further ones, and does not tell again
+                // (`netlink_overrun`). A socket may have closed since the last count.
+                if std::mem::take(&mut loses_events) {
+                    open.recount_open();
+                }
+                ready.clear_ready();
+            }
             // Readiness stays: events may wait, of which the kernel does not tell again.
             Err(error) => {
+                loses_events = true;
                 open.log_failure(&error);
                 drop(open);
                 sleep(MONITOR_RETRY_INTERVAL).await;
@@ -224,6 +233,29 @@ mod tests {
         let counted = nearpath_testkit::eventually("the slot is free", async || closed.get() == 1);
         tokio::select! {
             () = failing => unreachable!("the users are not gone"),
+            () = counted => assert_eq!(all.open_count(), 0),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_closes_before_all_events_are_read_is_counted() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let closed = Rc::new(Cell::new(0));
+        let all = unwatched_sockets();
+        let (warm_socket, copy, peer) = connected_warm_socket(&server, &closed);
+        let holders = Cell::new(Some((all.track_socket(warm_socket), copy, peer)));
+        let reads = Cell::new(0_u32);
+        let watching = watch_closed(Rc::downgrade(&all), failing_monitor(), |_| {
+            reads.set(reads.get() + 1);
+            if reads.get() == 1 {
+                return Err(rustix::io::Errno::NOBUFS.into());
+            }
+            drop(holders.take()); // its event finds the buffer full
+            Ok(None)
+        });
+        let counted = nearpath_testkit::eventually("the slot is free", async || closed.get() == 1);
+        tokio::select! {
+            () = watching => unreachable!("the users are not gone"),
             () = counted => assert_eq!(all.open_count(), 0),
         }
     }

@@ -120,7 +120,8 @@ mod tests {
 
     #[test]
     fn the_slowest_lose_as_many_places_as_requests_wait_whatever_their_threads() {
-        let gate = AdmissionGate::new(0, 9);
+        let gate = AdmissionGate::new(4, 9);
+        let _permits: Vec<_> = (0..4).map(|_| gate.try_enter(source()).unwrap()).collect();
         let late = |lateness| Rc::new(LateCaller(gate.clone(), lateness, Cell::new(false)));
         let threads = [vec![late(1), late(5)], vec![late(9), late(3)]];
         assert_eq!(losing(&threads), [0u64; 0], "nobody waits");

@@ -1,5 +1,6 @@
 //! Facts about a call to one instance, and the plan that [`nearpath_path`] derives from them.
 
+use nearpath_domain::CalleeKind;
 use nearpath_domain::endpoint::polled::AsyncEndpoint;
 use nearpath_path::{
     self as path, CallFacts, CallNeeds, EdgeFacts, Obstacle, Path, PathPlan, TransportFacts,
@@ -26,11 +27,11 @@ pub(super) fn plan_paths(
     // Attached to the domain and connected to this instance are two facts: the log names the one
     // that is missing.
     let is_attached = shm_endpoint.is_some();
-    let is_watchdog = shm_endpoint
+    let callee = shm_endpoint
         .as_ref()
-        .and_then(|one| one.is_watchdog_of(endpoint.id));
-    let shm_endpoint = shm_endpoint.filter(|_| is_watchdog.is_some());
-    let plan = path::select_paths(&call_facts(call, endpoint, (is_attached, is_watchdog)));
+        .and_then(|one| one.callee_at(endpoint.id));
+    let shm_endpoint = shm_endpoint.filter(|_| callee.is_some());
+    let plan = path::select_paths(&call_facts(call, endpoint, (is_attached, callee)));
     call.record.set_path(plan.first_choice());
     (plan, shm_endpoint.filter(|_| plan.allows_path(Path::Shm)))
 }
@@ -60,7 +61,7 @@ pub(super) fn tls_mode(path: Path, transport: CallTransport) -> TlsMode {
 fn call_facts(
     call: &GatewayCall,
     endpoint: &InstanceEndpoint,
-    (caller_attached, is_watchdog): (bool, Option<bool>),
+    (caller_attached, callee): (bool, Option<CalleeKind>),
 ) -> CallFacts {
     CallFacts {
         edge: EdgeFacts {
@@ -68,8 +69,8 @@ fn call_facts(
             callee_in_domain: call.route.domain.is_some(),
             same_domain: true, // the gateway joins every domain of its node
             caller_attached,
-            callee_attached: is_watchdog.is_some(),
-            callee_is_watchdog: is_watchdog.unwrap_or(false),
+            callee_attached: callee.is_some(),
+            callee_is_watchdog: callee == Some(CalleeKind::Watchdog),
         },
         transport: TransportFacts {
             wanted: endpoint.transport,
@@ -83,7 +84,7 @@ fn call_facts(
             upgrade: call.options.wants_upgrade,
             grpc: call.options.is_grpc,
             trailers: call.options.announces_trailers,
-            // Plain requests for the function's own port do not get here (`fast_path`).
+            // Plain requests get here only if the function's own port took no connection (`fast_path`).
             watchdog: true,
         },
     }

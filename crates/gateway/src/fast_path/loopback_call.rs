@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Response};
+use nearpath_domain::CalleeKind;
 use nearpath_path::{
     self as path, CallFacts, CallNeeds, EdgeFacts, Path, PathChoice, TransportFacts,
 };
@@ -130,17 +131,17 @@ impl LoopbackDraft {
 fn path_choice(worker: &WorkerContext, draft: &PlainDraft) -> Option<PathChoice> {
     let (endpoint, domain) = (draft.endpoint(), draft.route.domain.as_deref());
     let shm_endpoint = domain.and_then(|domain| worker.shm_domains.endpoint_in(domain));
-    let is_watchdog = shm_endpoint
+    let callee = shm_endpoint
         .as_ref()
-        .and_then(|one| one.is_watchdog_of(endpoint.id));
+        .and_then(|one| one.callee_at(endpoint.id));
     let facts = CallFacts {
         edge: EdgeFacts {
             same_node: endpoint.locality == InstanceLocality::SameNode,
             callee_in_domain: domain.is_some(),
             same_domain: true, // the gateway joins every domain of its node
             caller_attached: shm_endpoint.is_some(),
-            callee_attached: is_watchdog.is_some(),
-            callee_is_watchdog: is_watchdog.unwrap_or(false),
+            callee_attached: callee.is_some(),
+            callee_is_watchdog: callee == Some(CalleeKind::Watchdog),
         },
         transport: TransportFacts {
             wanted: endpoint.transport,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{Request, Response};
 use nearpath_domain::endpoint::polled;
 use nearpath_domain::trace::{TRACEPARENT, TraceContext};
-use nearpath_domain::{CallDestination, CallError, CallReply, clock};
+use nearpath_domain::{CallDestination, CallError, CallReply, CalleeKind, clock};
 use nearpath_path::{Path, PathChoice};
 use nearpath_types::Reason;
 use nearpath_types::policy::CallTransport;
@@ -32,7 +32,7 @@ fn is_nearer_at_own_port(route: &ActiveRoute, shm_endpoint: &polled::AsyncEndpoi
     route.ready.first().is_some_and(|instance| {
         instance.transport == CallTransport::Auto
             && instance.server().is_some()
-            && shm_endpoint.is_watchdog_of(instance.id) == Some(true)
+            && shm_endpoint.callee_at(instance.id) == Some(CalleeKind::Watchdog)
     })
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn send_plain(
     let domain = route.domain.as_deref()?;
     let shm_endpoint = worker.shm_domains.endpoint_in(domain)?;
     if is_nearer_at_own_port(&route, &shm_endpoint) {
-        return None;
+        return None; // `LoopbackDraft` comes next
     }
     // Every early return from here on drops the slot, and with it the permit.
     let draft = PlainDraft::admit(worker, peer, plain, function, route, path_offset)?;

@@ -20,6 +20,8 @@ use super::body_reader::ReaderReports;
 use super::join::{EndpointSettings, JoinedEndpoint};
 use super::link::{PeerLink, ReceivePolicy};
 use super::sockmap_inbox::SockmapInbox;
+#[cfg(feature = "tokio")]
+use super::types::CalleeKind;
 use super::types::{CallError, CallReply, IncomingCall};
 use crate::clock::MonotonicNanos;
 use crate::packet;
@@ -108,14 +110,20 @@ impl EndpointCore {
         self.inbox.as_ref().is_some_and(|inbox| inbox.closed)
     }
 
-    /// Returns whether all channels to an instance lead to its watchdog; `None`: there is no channel.
-    pub(in crate::endpoint) fn is_watchdog_of(
+    /// Returns what takes the calls of an instance; `None`: there is no channel.
+    #[cfg(feature = "tokio")]
+    pub(in crate::endpoint) fn callee_at(
         &self,
         instance: nearpath_types::InstanceId,
-    ) -> Option<bool> {
+    ) -> Option<CalleeKind> {
         let channels = self.peer_table.instance_channels(instance);
         let is_watchdog = |channel| self.links.get(channel).is_some_and(|link| link.is_watchdog);
-        (!channels.is_empty()).then(|| channels.iter().all(is_watchdog))
+        // While the code takes over, there are channels to both.
+        let kind = match channels.iter().all(is_watchdog) {
+            true => CalleeKind::Watchdog,
+            false => CalleeKind::Code,
+        };
+        (!channels.is_empty()).then_some(kind)
     }
 
     pub(in crate::endpoint) fn callable_functions(&self) -> Vec<nearpath_types::FunctionId> {

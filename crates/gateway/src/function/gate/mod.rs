@@ -331,9 +331,9 @@ impl AdmissionGate {
         let LockedState { queue, shares } = &mut *locked;
         let (state, now) = (self.state(), Instant::now());
         // While places are free, only its own source waits for this one: the others lack room.
-        let has_room = |other| {
-            other == source
-                || !state.has_capacity() && shares.has_room(other, state.capacity(), now)
+        let has_room = |other| match other == source {
+            true => shares.gains_room(other, state.capacity(), now),
+            false => !state.has_capacity() && shares.has_room(other, state.capacity(), now),
         };
         let is_claimed = queue.claim_place(source, has_room);
         self.unlock_state(locked);

@@ -50,11 +50,27 @@ impl PlaceShares {
 
     /// Returns whether a source may take one more of `capacity` places, if one is free.
     pub(super) fn has_room(&self, source: SourceNetwork, capacity: u32, now: Instant) -> bool {
+        self.has_room_for(source, 0, capacity, now)
+    }
+
+    fn has_room_for(
+        &self,
+        source: SourceNetwork,
+        returned: u32,
+        capacity: u32,
+        now: Instant,
+    ) -> bool {
         let reserved = match self.is_other_active(source, now) {
             true => capacity / RESERVED_DIVISOR,
             false => 0,
         };
-        self.held_by(source) < capacity - reserved
+        self.held_by(source) - returned < capacity - reserved
+    }
+
+    /// Returns whether a source may take a place if it gives one back.
+    pub(super) fn gains_room(&self, source: SourceNetwork, capacity: u32, now: Instant) -> bool {
+        let returned = u32::from(self.held_by(source) > 0);
+        self.has_room_for(source, returned, capacity, now)
     }
 
     /// Returns the number of places that a source holds.
@@ -93,6 +109,12 @@ impl PlaceShares {
     pub(super) fn forget_places(&mut self) {
         self.held.clear();
         self.epoch = self.epoch.wrapping_add(1);
+    }
+
+    /// Lets a second pass.
+    #[cfg(test)]
+    pub(super) fn forget_requests(&mut self) {
+        self.latest = Default::default();
     }
 
     /// Returns whether no source holds a place.
@@ -142,6 +164,12 @@ mod tests {
         shares.note_request(source(2), later);
         shares.give_back(shares.place_of(source(1)));
         assert!(!shares.has_room(source(1), 16, later));
+        assert!(
+            !shares.gains_room(source(1), 16, later),
+            "it holds 15 of 12"
+        );
+        (0..3).for_each(|_| shares.give_back(shares.place_of(source(1))));
+        assert!(shares.gains_room(source(1), 16, later));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A plain request for a function, head and body in one piece, needs no state between reads and
 //! no task for its body. Its response is written directly after the pipeline
-//! ([`crate::pipeline`]). If shared memory reaches its function, it takes the
+//! ([`crate::pipeline`]). If shared memory or its own port reaches its function, it takes the
 //! [`crate::fast_path`]. Any other or doubtful request is left to hyper: the connection goes
 //! there with every byte that was read, and stays there.
 

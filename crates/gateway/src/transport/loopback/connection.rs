@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 use nearpath_types::FunctionServer;
+use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_quickack;
 use rustix::net::{RecvFlags, recv};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 use super::event_loop::EventLoopToken;
@@ -19,10 +20,6 @@ use super::response_head::{HeadParser, InvalidResponse, MAX_HEAD_BYTES, Response
 const READ_RESERVE_BYTES: usize = 4096;
 /// Read buffer for a body that streams.
 const STREAM_RESERVE_BYTES: usize = 32 * 1024;
-
-/// Idle time up to which the event loop knows a connection's state well enough. After it, the kernel is
-/// asked: the loop may not have seen a close yet, or bytes that would answer the next request.
-const MAX_UNCHECKED_AGE: Duration = Duration::from_millis(1);
 
 /// Connection to a function's own server.
 pub(crate) struct LoopbackConnection {
@@ -76,18 +73,11 @@ impl LoopbackConnection {
         self.registered_with.is_same(event_loop)
     }
 
-    /// Returns whether a connection that was idle for that long is open and silent.
-    pub(super) fn is_open_and_silent(&self, idle_age: Duration) -> bool {
-        let peek = || {
-            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-            Ok(recv(&self.stream, &mut [0; 1], flags).map(drop)?)
-        };
-        let peeked = match idle_age < MAX_UNCHECKED_AGE {
-            // Asks the kernel only if the event loop has seen something since the last response.
-            true => self.stream.try_io(Interest::READABLE, peek),
-            false => peek(),
-        };
-        peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    /// Returns whether an idle connection is open and silent. Asks the kernel: the event loop may
+    /// not have seen a close yet, or bytes that would answer the next request.
+    pub(super) fn is_open_and_silent(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        recv(&self.stream, &mut [0; 1], flags) == Err(Errno::AGAIN)
     }
 
     /// Writes head and body, in one system call as a rule.
@@ -147,36 +137,6 @@ fn has_blank_line(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn what_came_to_an_idle_connection_shows_whatever_its_age() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let stream = TcpStream::connect(listener.local_addr().unwrap());
-        let (stream, accepted) = tokio::join!(stream, listener.accept());
-        let mut server = accepted.unwrap().0;
-        let mut connection = LoopbackConnection {
-            stream: stream.unwrap(),
-            buffer: BytesMut::new(),
-            opened_at: Instant::now(),
-            registered_with: EventLoopToken::default(),
-        };
-        let ages = [Duration::ZERO, MAX_UNCHECKED_AGE];
-        for age in ages {
-            server.write_all(b"response").await.unwrap();
-            assert_eq!(connection.read_more().await.unwrap(), 8);
-            assert!(connection.is_open_and_silent(age), "{age:?}");
-            server.write_all(b"surplus").await.unwrap();
-            connection.stream.readable().await.unwrap();
-            assert!(!connection.is_open_and_silent(age), "{age:?}");
-            connection.read_more().await.unwrap();
-        }
-        drop(server);
-        connection.stream.readable().await.unwrap();
-        assert_eq!(
-            ages.map(|age| connection.is_open_and_silent(age)),
-            [false; 2]
-        );
-    }
 
     #[test]
     fn blank_lines_end_a_head() {
