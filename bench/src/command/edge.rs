@@ -1,4 +1,5 @@
-//! `edge`: nearpath's gateway and nginx, in front of the same handler, under the same load.
+//! `edge`: the gateway alone, which no user runs, and nginx, in front of the same handler, under the
+//! same load.
 //!
 //! CPU time is that of the gateway or nginx alone, master and workers: handler and load generator
 //! are the same for both. Both have one thread or worker per core.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::{BenchOutcome, parse_seconds};
 use crate::census::{ProcessCensus, ProcessCost};
 use crate::compare::{BenchComparison, BetterDirection, GoalRatio, ROUNDS, RoundSample, median_of};
+use crate::peers::chain_program::ChainProgram;
 use crate::peers::many_chains::ManyChains;
 
 const VARIANTS: [&str; 2] = ["ring", "sidecars"];
@@ -52,9 +53,10 @@ type UsageByVariant = BTreeMap<(usize, String), Vec<ProcessCost>>;
 /// Runs the comparison. The exit code is 1 if a goal is missed.
 pub(crate) async fn run(args: IdleArgs) -> BenchOutcome {
     let length = args.length as usize;
+    let program = ChainProgram::own()?;
     let variants = [
-        ManyChains::start_nearpath(args.chains, length).await?,
-        ManyChains::start_sidecars(args.chains, length).await?,
+        ManyChains::start_nearpath(&program, args.chains, length).await?,
+        ManyChains::start_sidecars(&program, args.chains, length).await?,
     ];
     for variant in &variants {
         variant.warm_chains().await?;

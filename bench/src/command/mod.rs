@@ -2,6 +2,7 @@
 
 mod audit;
 mod boutique;
+mod chain;
 mod chaos;
 mod default;
 mod edge;
@@ -48,7 +49,10 @@ pub(crate) enum BenchCommand {
     /// Compare an unmodified function as deployed with nginx in front of the same handler; needs
     /// `nearpath` in PATH, cc and go
     Default(default::DefaultArgs),
-    /// Compare nearpath's gateway with nginx as a reverse proxy
+    /// Compare chains of functions, unmodified and with the SDK, with sidecars and with direct HTTP;
+    /// needs `nearpath` in PATH and go
+    Chain(chain::ChainArgs),
+    /// Compare the gateway alone, which no user runs, with nginx as a reverse proxy
     Edge(edge::EdgeArgs),
     /// Measure the start of instances by phase; needs `nearpath` in PATH
     Start(start::StartArgs),
@@ -111,6 +115,7 @@ pub(crate) fn run(command: BenchCommand) -> BenchOutcome {
         BenchCommand::LoadBoutique(args) => on_one_thread(load_boutique::run(args)),
         BenchCommand::Boutique(args) => on_one_thread(boutique::run(args)),
         BenchCommand::Default(args) => on_one_thread(default::run(args)),
+        BenchCommand::Chain(args) => on_one_thread(chain::run(args)),
         BenchCommand::Edge(args) => on_one_thread(edge::run(args)),
         BenchCommand::Start(args) => on_one_thread(start::run(args)),
         BenchCommand::Orders(args) => on_one_thread(orders::run(args)),

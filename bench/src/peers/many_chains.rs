@@ -1,4 +1,5 @@
-//! Many chains at once, each function calling the next: on nearpath, or behind sidecars.
+//! Many chains at once, each function calling the next: on nearpath, behind sidecars, or without a
+//! proxy.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,9 +9,10 @@ use http::Request;
 use http_body_util::Full;
 use tempfile::TempDir;
 
+use super::PeerProcess;
+use super::chain_program::ChainProgram;
 use super::nearpath::NearpathServer;
 use super::nginx::NginxServer;
-use super::{PeerProcess, chain, own_programs};
 use crate::load::connection;
 
 /// Functions and their proxies.
@@ -20,14 +22,19 @@ pub(crate) struct ManyChains {
     server: Option<(NearpathServer, TempDir)>,
     /// Address and path of the entry of each chain.
     entries: Vec<(SocketAddr, String)>,
+    /// Path that calls state when a chain is warm; empty: none.
+    warm_path: &'static str,
 }
 
 impl ManyChains {
     /// Starts nearpath with `chains` chains of `length` functions, each sandboxed with one
     /// instance.
-    pub(crate) async fn start_nearpath(chains: usize, length: usize) -> io::Result<Self> {
+    pub(crate) async fn start_nearpath(
+        program: &ChainProgram,
+        chains: usize,
+        length: usize,
+    ) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
-        let program = chain::program_folder(folder.path())?;
         let server = NearpathServer::start(folder.path()).await?;
         let mut entries = Vec::new();
         for chain in 0..chains {
@@ -38,13 +45,7 @@ impl ManyChains {
             for (place, name) in names.iter().enumerate().rev() {
                 let next = names.get(place + 1).map(String::as_str);
                 server
-                    .deploy_function(&chain::function_spec(
-                        &program,
-                        &format!("c{chain}"),
-                        name,
-                        next,
-                        "ring",
-                    ))
+                    .deploy_function(&program.spec(&format!("c{chain}"), name, next))
                     .await?;
                 server.wait_available(name, 1).await?;
             }
@@ -55,17 +56,39 @@ impl ManyChains {
             proxies: Vec::new(),
             server: Some((server, folder)),
             entries,
+            warm_path: program.warm_path(),
+        })
+    }
+
+    /// Starts one chain of the same functions as plain processes, without a proxy.
+    pub(crate) async fn start_direct(program: &ChainProgram, length: usize) -> io::Result<Self> {
+        let mut functions: Vec<PeerProcess> = Vec::new();
+        for _ in 0..length {
+            let next = functions.last().map(|next| next.addr);
+            functions.push(program.start(next).await?);
+        }
+        let entry = functions.last().map(|entry| (entry.addr, "/".to_owned()));
+        Ok(Self {
+            functions,
+            proxies: Vec::new(),
+            server: None,
+            entries: entry.into_iter().collect(),
+            warm_path: "",
         })
     }
 
     /// Starts the same functions as plain processes, with an nginx of one worker beside each, and
     /// one as front end.
-    pub(crate) async fn start_sidecars(chains: usize, length: usize) -> io::Result<Self> {
+    pub(crate) async fn start_sidecars(
+        program: &ChainProgram,
+        chains: usize,
+        length: usize,
+    ) -> io::Result<Self> {
         let (mut functions, mut proxies, mut entries) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..chains {
             let mut next = None;
             for _ in 0..length {
-                let function = own_programs::start_function(next).await?;
+                let function = program.start(next).await?;
                 let beside = NginxServer::start(function.addr, 1, "/").await?;
                 next = Some(beside.peer.addr);
                 functions.push(function);
@@ -84,10 +107,17 @@ impl ManyChains {
             proxies,
             server: None,
             entries,
+            warm_path: "",
         })
     }
 
-    /// Calls every chain once, and repeats until nearpath's calls use shared memory.
+    /// Returns address and path of the entry of the first chain.
+    pub(crate) fn first_entry(&self) -> Option<(SocketAddr, &str)> {
+        let (addr, path) = self.entries.first()?;
+        Some((*addr, path))
+    }
+
+    /// Calls every chain once, and repeats until nearpath's calls take their usual path.
     pub(crate) async fn warm_chains(&self) -> io::Result<()> {
         for (addr, path) in &self.entries {
             // Each attempt is a call through the whole chain, so all of its edges get warm.
@@ -103,15 +133,16 @@ impl ManyChains {
                     .and_then(connection::LoadResponse::require_success);
                 let answer =
                     answer.map_err(|failure| io::Error::other(format!("{path}: {failure}")))?;
-                // Sidecars state no path; nearpath's must be warm in shared memory.
+                // Sidecars state no path.
                 match answer.path.as_str() {
-                    "" | "shm" => break,
+                    path if path == self.warm_path => break,
                     _ if attempt < 1_000 => {
                         tokio::time::sleep(std::time::Duration::from_millis(5)).await
                     }
                     other => {
                         return Err(io::Error::other(format!(
-                            "{path} still uses path {other}, not shm"
+                            "{path} still uses path {other}, not {}",
+                            self.warm_path
                         )));
                     }
                 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod boutique;
 pub(crate) mod chain;
+pub(crate) mod chain_program;
 pub(crate) mod many_chains;
 pub(crate) mod nearpath;
 pub(crate) mod nginx;

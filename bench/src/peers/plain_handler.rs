@@ -1,10 +1,11 @@
 //! Handlers of `default`: plain HTTP servers as users write them, alone or deployed unmodified.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::nearpath::NearpathServer;
@@ -80,6 +81,11 @@ impl PlainHandler {
 
     /// Starts it as a process of this machine.
     pub(crate) async fn start(&self) -> io::Result<PeerProcess> {
+        self.start_before(None).await
+    }
+
+    /// Starts it as a process of this machine, which calls `next`. Only the one in Go does.
+    pub(crate) async fn start_before(&self, next: Option<SocketAddr>) -> io::Result<PeerProcess> {
         let addr = free_addr()?;
         let program = match self.command[0].strip_prefix("./") {
             Some(own) => self.folder.path().join(own),
@@ -89,24 +95,31 @@ impl PlainHandler {
         command
             .current_dir(self.folder.path())
             .args(&self.command[1..])
-            .arg(addr.port().to_string());
+            .arg(addr.port().to_string())
+            .args(next.map(|next| format!("http://{next}/")));
         PeerProcess::start(command, addr).await
     }
 
-    /// Deploys it as the guide does, unmodified.
-    pub(crate) async fn deploy(&self) -> io::Result<DeployedHandler> {
-        let data = tempfile::tempdir()?;
-        let server = NearpathServer::start(data.path()).await?;
-        let spec = json!({
-            "service": "handler",
+    /// Returns its spec as the guide has it, unmodified. It calls the URL `next`; only the one in Go
+    /// does.
+    pub(crate) fn spec(&self, name: &str, next: Option<&str>) -> Value {
+        let command = self.command.join(" ");
+        json!({
+            "service": name,
             "image": format!("file://{}", self.folder.path().display()),
-            "envProcess": format!("{} {INSTANCE_PORT}", self.command.join(" ")),
+            "envProcess": format!("{command} {INSTANCE_PORT} {}", next.unwrap_or_default()),
             "envVars": {
                 "mode": "http",
                 "upstream_url": format!("http://127.0.0.1:{INSTANCE_PORT}"),
             },
-        });
-        server.deploy_function(&spec).await?;
+        })
+    }
+
+    /// Deploys it as the guide does.
+    pub(crate) async fn deploy(&self) -> io::Result<DeployedHandler> {
+        let data = tempfile::tempdir()?;
+        let server = NearpathServer::start(data.path()).await?;
+        server.deploy_function(&self.spec("handler", None)).await?;
         server.wait_available("handler", 1).await?;
         // The last descendant: the watchdog starts it when everything else runs.
         let is_handler = |pid: &u32| {

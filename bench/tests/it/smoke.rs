@@ -230,6 +230,47 @@ fn ring_writes_its_file() {
     );
 }
 
+#[test]
+fn chain_writes_its_file() {
+    nearpath_testkit::need_root!();
+    for program in ["nginx", "go"] {
+        let path = format!("{}:/usr/sbin", path_with_watchdog());
+        if !std::env::split_paths(&path).any(|folder| folder.join(program).is_file()) {
+            skip!("needs {program}");
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let args = [
+        "chain",
+        "--rounds",
+        "1",
+        "--duration",
+        "0.2",
+        "--warm-up",
+        "0.05",
+        "--connections",
+        "2",
+        "--lengths",
+        "2",
+    ];
+    let output = bench_command()
+        .args(args)
+        .env("PATH", path_with_watchdog())
+        .env("NEARPATH_BENCH_RESULTS", folder.path())
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .output()
+        .unwrap();
+    let text = std::fs::read(folder.path().join("chain.json"))
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let report: Value = serde_json::from_slice(&text).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let is_good = |row: &Value| row["failed"] == 0 && row["n"].as_u64() > Some(0);
+    assert!(
+        rows.len() == 6 && rows.iter().all(is_good),
+        "two programs, three variants: {report}"
+    );
+}
+
 /// Runs `quic` and returns its file and its output.
 fn run_quic(args: &[&str], path: &str) -> (Value, String) {
     let folder = tempfile::tempdir().expect("room for a folder");

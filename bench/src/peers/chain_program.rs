@@ -1,0 +1,85 @@
+//! Programs of the functions of a chain.
+
+use std::io;
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::plain_handler::{HandlerLanguage, PlainHandler};
+use super::{PeerProcess, chain, own_programs};
+
+/// Program of the functions of a chain, each of which calls the next.
+pub(crate) enum ChainProgram {
+    /// This program: HTTP as a plain process, the SDK on nearpath.
+    Own {
+        /// Path of the folder that is deployed.
+        folder: String,
+        _folder: TempDir,
+    },
+    /// `net/http` in Go, unmodified: HTTP everywhere.
+    Go(PlainHandler),
+}
+
+impl ChainProgram {
+    /// Prepares this program.
+    ///
+    /// # Errors
+    /// If it cannot be copied.
+    pub(crate) fn own() -> io::Result<Self> {
+        let own = tempfile::tempdir()?;
+        Ok(Self::Own {
+            folder: chain::program_folder(own.path())?,
+            _folder: own,
+        })
+    }
+
+    /// Builds the program in Go.
+    ///
+    /// # Errors
+    /// If `go` is missing or fails.
+    pub(crate) fn go() -> io::Result<Self> {
+        PlainHandler::build(HandlerLanguage::Go).map(Self::Go)
+    }
+
+    /// Returns the name of the kind of function.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Own { .. } => "Rust SDK",
+            Self::Go(_) => "unmodified Go",
+        }
+    }
+
+    /// Starts a function as a process of this machine, which calls `next`.
+    pub(crate) async fn start(&self, next: Option<SocketAddr>) -> io::Result<PeerProcess> {
+        match self {
+            Self::Own { .. } => own_programs::start_function(next).await,
+            Self::Go(handler) => handler.start_before(next).await,
+        }
+    }
+
+    /// Returns the spec of a function of a chain, which calls `next`.
+    pub(crate) fn spec(&self, chain: &str, name: &str, next: Option<&str>) -> Value {
+        let handler = match self {
+            Self::Own { folder, .. } => {
+                return chain::function_spec(folder, chain, name, next, "ring");
+            }
+            Self::Go(handler) => handler,
+        };
+        let url = next.map(|next| format!("http://gateway:8080/function/{next}"));
+        let mut spec = handler.spec(name, url.as_deref());
+        spec["annotations"] = json!({
+            "nearpath.io/chain": chain,
+            "nearpath.io/calls": next.unwrap_or_default(),
+        });
+        spec
+    }
+
+    /// Returns the path of calls from outside to a function that is warm.
+    pub(crate) fn warm_path(&self) -> &'static str {
+        match self {
+            Self::Own { .. } => "shm",
+            Self::Go(_) => "loopback; obstacle=own_port",
+        }
+    }
+}
