@@ -13,7 +13,7 @@ pub use super::errors::{BodyUnwanted, CallError, UnsentReason};
 use super::payload::CallBody;
 use crate::clock::MonotonicNanos;
 
-/// What takes the calls of an instance.
+/// Kind of endpoint that takes the calls of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CalleeKind {
     /// Its watchdog, for code that does not use shared memory.

@@ -110,7 +110,7 @@ impl EndpointCore {
         self.inbox.as_ref().is_some_and(|inbox| inbox.closed)
     }
 
-    /// Returns what takes the calls of an instance; `None`: there is no channel.
+    /// Returns the kind of endpoint that takes the calls of an instance; `None`: there is no channel.
     #[cfg(feature = "tokio")]
     pub(in crate::endpoint) fn callee_at(
         &self,

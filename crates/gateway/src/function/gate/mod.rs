@@ -36,7 +36,7 @@ pub(crate) struct AdmissionGate {
     locked: Mutex<LockedState>,
 }
 
-/// What the lock of a gate protects.
+/// Parts of a gate behind its lock.
 #[derive(Debug)]
 struct LockedState {
     queue: PermitQueue,
