@@ -99,7 +99,8 @@ impl AsyncEndpoint {
         self.shared.core.borrow().peer_table.has_function(function)
     }
 
-    /// Returns the kind of endpoint that takes the calls of an instance, credits aside; `None`: it cannot be called.
+    /// Returns the kind of endpoint that takes the calls of an instance, credits aside; `None`: it cannot
+    /// be called.
     pub fn callee_at(&self, instance: nearpath_types::InstanceId) -> Option<CalleeKind> {
         self.shared.core.borrow().callee_at(instance)
     }
