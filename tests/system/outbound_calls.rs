@@ -1,5 +1,5 @@
-//! Plain HTTP functions use their chain's shared memory through the watchdog: it receives their
-//! calls there, and intercepts requests to `http://gateway:8080/function/…`.
+//! Calls of plain HTTP functions to `http://gateway:8080/function/…`: the gateway listens inside their
+//! instances, and calls the own port of other plain functions.
 
 use std::path::Path;
 
@@ -55,28 +55,45 @@ fn path_of(answer: &TestResponse) -> &str {
     answer.headers()["x-nearpath-path"].to_str().unwrap()
 }
 
+/// Path of a plain call to a plain function of a chain, from outside and from inside.
+const OWN_PORT: &str = "loopback; obstacle=own_port";
+
 /// Deploys `first`, which may call `second` and the functions in `calls`, and waits until both are
 /// ready and in memory.
 async fn deploy_chain(server: &TestServer, second: &Value, calls: &str) {
+    deploy_pair(server, second, calls).await;
+    wait_near(server, "second").await;
+}
+
+async fn deploy_pair(server: &TestServer, second: &Value, calls: &str) {
     server.deploy_ready(second).await;
     server
         .deploy_ready(&http_caller(server, "first", calls))
         .await;
-    wait_in_memory(server, "second").await;
 }
 
-async fn wait_in_memory(server: &TestServer, callee: &str) {
-    eventually("the call to the callee goes through memory", async || {
+async fn wait_near(server: &TestServer, callee: &str) {
+    wait_path(server, callee, OWN_PORT).await;
+}
+
+/// Waits until `first`, itself called at its own port, calls over this path.
+async fn wait_path(server: &TestServer, callee: &str, path: &str) {
+    eventually("the call takes its path", async || {
         let answer = ask_first(server, &format!("call/{callee}"), "").await;
-        // The gateway's way to a function that does not use memory itself is its own port.
-        let near = answer.status() == 203 && path_of(&answer) == "loopback; obstacle=own_port";
-        near && serde_json::from_slice::<Value>(answer.body()).unwrap()["headers"]["x-nearpath-path"] == "shm"
+        let near = answer.status() == 203 && path_of(&answer) == OWN_PORT;
+        near && serde_json::from_slice::<Value>(answer.body()).unwrap()["headers"]["x-nearpath-path"] == path
     })
     .await;
 }
 
+/// Returns whether something listens on 127.0.0.2:8080 in the network of a process.
+fn has_inner_listener(pid: i32) -> bool {
+    let sockets = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap();
+    sockets.contains(" 0200007F:1F90 00000000:0000 0A ")
+}
+
 #[tokio::test]
-async fn plain_handlers_are_called_and_call_through_memory() {
+async fn plain_handlers_call_each_other_at_their_own_ports() {
     nearpath_testkit::need_root!();
     let server = TestServer::start().await;
     deploy_chain(&server, &http_caller(&server, "second", ""), "second").await;
@@ -98,8 +115,19 @@ async fn plain_handlers_are_called_and_call_through_memory() {
         let path = paths.as_array().unwrap().iter().find(is).unwrap();
         (path["path"].clone(), path["obstacle"].clone())
     };
-    assert_eq!(of("gateway"), (json!("loopback"), json!("own_port")));
-    assert_eq!(of("first.openfaas-fn"), (json!("shm"), Value::Null));
+    for caller in ["gateway", "first.openfaas-fn"] {
+        assert_eq!(
+            of(caller),
+            (json!("loopback"), json!("own_port")),
+            "{caller}"
+        );
+    }
+    let listens =
+        async |function: &str| has_inner_listener(server.instance_pids(function).await[0]);
+    assert!(
+        listens("first").await && !listens("second").await,
+        "it calls no function"
+    );
     // Calls without the path header take the fast path, and may not go through memory either.
     let through_memory = async || {
         let edge = r#"caller="gateway",callee="second.openfaas-fn""#;
@@ -201,7 +229,7 @@ async fn a_sleeping_callee_is_woken() {
     server.scale("second", 0).await;
     server.wait_available("second", 0).await;
     assert_eq!(call_json(&server, "call/second", "").await["status"], 203);
-    wait_in_memory(&server, "second").await;
+    wait_near(&server, "second").await;
 }
 
 #[tokio::test]
@@ -224,7 +252,7 @@ async fn a_callee_that_dies_is_an_error_and_then_another() {
         !Path::new(&format!("/proc/{victim}")).exists()
     })
     .await;
-    wait_in_memory(&server, "second").await;
+    wait_near(&server, "second").await;
 }
 
 /// Returns true while the handler of this instance runs, which it records in a file.
@@ -245,18 +273,18 @@ async fn upgrades_streams_and_large_bodies_pass() {
     let just = call_json(&server, "call/second", vec![b'y'; 1 << 20]).await;
     assert_eq!(
         just["headers"]["x-nearpath-path"], "shm",
-        "a mebibyte is collected"
+        "a body in parts takes the pipeline"
     );
     let second: Value = serde_json::from_str(just["body"].as_str().unwrap()).unwrap();
     assert_eq!(second["bytes"], 1 << 20);
     let events = call_json(&server, "call/second/events", "").await;
     assert_eq!(
-        events["headers"]["x-nearpath-path"], "shm",
+        events["headers"]["x-nearpath-path"], OWN_PORT,
         "answers are streamed"
     );
     assert_eq!(events["body"], "data: 0\n\ndata: 1\n\ndata: 2\n\n");
     let answer = call_json(&server, &format!("call/second/large/{}", 5 << 20), "").await;
-    assert_eq!(answer["headers"]["x-nearpath-path"], "shm");
+    assert_eq!(answer["headers"]["x-nearpath-path"], OWN_PORT);
     assert_eq!(
         answer["body"].as_str().unwrap().len(),
         (5 << 20) + 2,
@@ -265,13 +293,14 @@ async fn upgrades_streams_and_large_bodies_pass() {
 }
 
 #[tokio::test]
-async fn a_limit_of_the_callee_holds_for_calls_through_memory() {
+async fn a_limit_of_the_callee_holds_for_calls_from_inside() {
     nearpath_testkit::need_root!();
     let server = TestServer::start().await;
     let mut second = http_caller(&server, "second", "");
     second["annotations"]["nearpath.io/max-inflight"] = json!("1");
     second["annotations"]["nearpath.io/max-body"] = json!("1Ki");
-    deploy_chain(&server, &second, "second").await;
+    deploy_pair(&server, &second, "second").await;
+    wait_path(&server, "second", "shm").await; // to the watchdog, which counts all calls
     let calls = (0..4).map(|_| call_json(&server, "call/second/sleep/0.05", ""));
     for report in futures_util::future::join_all(calls).await {
         assert_eq!(
@@ -287,7 +316,7 @@ async fn a_limit_of_the_callee_holds_for_calls_through_memory() {
 }
 
 #[tokio::test]
-async fn a_call_through_memory_is_finished_before_an_instance_stops() {
+async fn a_call_is_finished_before_an_instance_stops() {
     nearpath_testkit::need_root!();
     let server = TestServer::start().await;
     deploy_chain(&server, &http_caller(&server, "second", ""), "second").await;
@@ -300,12 +329,12 @@ async fn a_call_through_memory_is_finished_before_an_instance_stops() {
     let (report, ()) = tokio::join!(open, stop);
     assert_eq!(
         (&report["status"], &report["headers"]["x-nearpath-path"]),
-        (&json!(203), &json!("shm"))
+        (&json!(203), &json!(OWN_PORT))
     );
 }
 
 #[tokio::test]
-async fn a_tenant_may_turn_interception_off() {
+async fn a_tenant_may_turn_shared_memory_off() {
     nearpath_testkit::need_root!();
     let server = TestServer::start().await;
     let mut first = http_caller(&server, "first", "second");
@@ -316,7 +345,7 @@ async fn a_tenant_may_turn_interception_off() {
         .await;
     eventually("second, which came later, is near", async || {
         let report = call_json(&server, "call/second", "").await;
-        report["headers"]["x-nearpath-path"] == "loopback; obstacle=own_port"
+        report["headers"]["x-nearpath-path"] == OWN_PORT
     })
     .await;
     let answer = ask_first(&server, "call/second", "").await;

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use nearpath_types::chain_status::DirectCallCounts;
-use nearpath_types::{FunctionId, PlatformError, Reason};
+use nearpath_types::{FunctionId, InnerListener, PlatformError, Reason};
 use nearpath_wire::Body;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -29,6 +29,11 @@ pub trait GatewayControl: Send + Sync + 'static {
     /// Returns a stream of sockets, one per security domain of the node, including later domains.
     /// `None` without a node in this process: every call then uses HTTP.
     fn domain_sockets(&self) -> Option<UnboundedReceiver<OwnedFd>> {
+        None
+    }
+    /// Returns a stream of listeners inside instances, which the calling thread serves. `None`
+    /// without a node in this process.
+    fn inner_listeners(&self) -> Option<UnboundedReceiver<InnerListener>> {
         None
     }
 }

@@ -146,10 +146,7 @@ impl Gateway {
     /// Returns the completed requests for the function since it was first published. Calls past
     /// the gateway are not included.
     pub fn invocations(&self, id: &FunctionId) -> u64 {
-        self.shared
-            .table
-            .get(id)
-            .map_or(0, |function| function.tally.ended_count())
+        self.functions().invocations(id)
     }
 
     /// Returns the requests received, over all current functions.

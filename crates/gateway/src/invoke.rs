@@ -82,6 +82,13 @@ impl FunctionTable {
         self.0.functions().into_iter().map(FunctionHandle).collect()
     }
 
+    /// Returns the completed requests for a function since it was first published. Calls past the
+    /// gateway are not included.
+    pub fn invocations(&self, id: &FunctionId) -> u64 {
+        let function = self.0.get(id);
+        function.map_or(0, |function| function.tally.ended_count())
+    }
+
     /// Waits until no request is open at an instance that a snapshot has withdrawn. May take as long
     /// as the longest request.
     pub async fn wait_requests_ended(&self, id: InstanceId) {

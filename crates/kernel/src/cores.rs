@@ -7,9 +7,11 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Passes over a cgroup's threads. Later passes find threads that were created during earlier ones;
 /// those inherit the affinity of their creator.
@@ -35,6 +37,12 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU)
         .filter(|&number| set.is_set(number))
         .collect())
+}
+
+/// Returns the CPU time of the calling process so far.
+pub fn process_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// Reads the usage of every processor.

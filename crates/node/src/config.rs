@@ -12,7 +12,7 @@ use nearpath_kernel::bpf::Forwarder;
 use nearpath_kernel::egress_listener::EgressListener;
 use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sandbox::IsolationLevel;
-use nearpath_types::{InstanceId, InstanceResources};
+use nearpath_types::{FunctionId, InstanceId, InstanceResources};
 
 use crate::artifact::FolderLimit;
 use crate::identity::IdentityService;
@@ -54,6 +54,35 @@ impl fmt::Debug for SettleHook {
     }
 }
 
+/// Counts the ended calls of a function, so that the node can compare placements of a chain.
+#[derive(Clone)]
+pub struct CallCounter(Arc<dyn Fn(&FunctionId) -> u64 + Send + Sync>);
+
+impl CallCounter {
+    /// Counts with `hook`, which returns the calls so far. It must not block.
+    pub fn from_hook(hook: impl Fn(&FunctionId) -> u64 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(hook))
+    }
+
+    /// Returns the ended calls of a function so far.
+    pub fn count(&self, function: &FunctionId) -> u64 {
+        (self.0)(function)
+    }
+}
+
+impl Default for CallCounter {
+    /// Counts none.
+    fn default() -> Self {
+        Self::from_hook(|_| 0)
+    }
+}
+
+impl fmt::Debug for CallCounter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CallCounter")
+    }
+}
+
 /// Settings of a node.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
@@ -85,6 +114,8 @@ pub struct NodeConfig {
     pub identities: IdentityService,
     /// Wait before a withdrawn instance is asked to stop.
     pub settle: SettleHook,
+    /// Counts the gateway's calls of a function.
+    pub call_counter: CallCounter,
     /// Limits of the instances of functions that declare none.
     pub default_limits: InstanceResources,
     /// Maximum size of a function's folder.
@@ -131,6 +162,7 @@ impl NodeConfig {
             identities: IdentityService::default(),
             // Longer than the gateway's threads need to apply a snapshot.
             settle: SettleHook::after_delay(Duration::from_millis(100)),
+            call_counter: CallCounter::default(),
             default_limits: default_limits(),
             artifact_limit: FolderLimit::default(),
             log_bound: LogBound::default(),

@@ -28,6 +28,7 @@ mod edge_metrics;
 mod edges;
 mod forwarding;
 mod identity;
+mod inner_listeners;
 pub mod instance;
 pub mod logs;
 pub mod machine;
@@ -45,7 +46,7 @@ mod status;
 mod totals;
 
 pub use artifact::ArtifactHold;
-pub use config::{NodeConfig, NodeError, SettleHook};
+pub use config::{CallCounter, NodeConfig, NodeError, SettleHook};
 pub use identity::{
     HandshakeHalf, HandshakeStep, IdentityIssuer, IdentityService, InstanceIdentity,
 };

@@ -12,7 +12,7 @@ use nearpath_kernel::sandbox::{INIT_ARGUMENT, InstanceLauncher, IsolationLevel};
 use nearpath_types::chain_status::DirectCallCounts;
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{
-    DesiredState, Eip, FunctionId, FunctionMap, LogLine, LogQuery, ObservedFunction,
+    DesiredState, Eip, FunctionId, FunctionMap, InnerListener, LogLine, LogQuery, ObservedFunction,
     RoutingSnapshot,
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -23,12 +23,13 @@ use crate::agent::{
 };
 use crate::allocators::{EipAllocator, InstanceIdAllocator};
 use crate::artifact::{ArtifactHold, ArtifactStore};
-use crate::config::{NodeConfig, NodeError};
+use crate::config::{CallCounter, NodeConfig, NodeError};
 use crate::domain_stats::DomainStats;
 use crate::domains::DomainRegistry;
 use crate::edge_metrics;
 use crate::forwarding::NodeForwarder;
 use crate::identity::IdentityContext;
+use crate::inner_listeners::InnerListeners;
 use crate::instance::lifecycle::LifecycleContext;
 use crate::logs::LogStore;
 use crate::machine::InstanceMachine;
@@ -49,6 +50,7 @@ pub struct Node {
     artifacts: Arc<ArtifactStore>,
     pub(crate) stats: DomainStats,
     pub(crate) pool_report: PoolReport,
+    inner_listeners: InnerListeners,
 }
 
 impl Node {
@@ -145,11 +147,13 @@ impl Node {
             machine: machine.clone(),
             direct_stats: stats.direct_stats(),
         };
+        let inner_listeners = InnerListeners::default();
         let lifecycle_context = LifecycleContext {
             machine,
             artifacts: Arc::clone(&artifacts),
             identities,
             identity_context,
+            inner_listeners: inner_listeners.clone(),
             logs: logs.clone(),
             events,
         };
@@ -162,10 +166,14 @@ impl Node {
         );
         let (commands, command_receiver) = mpsc::unbounded_channel();
         let (desired, desired_receiver) = watch::channel(DesiredState::default());
+        let (direct, gateway_calls) = (stats.clone(), config.call_counter);
+        let call_counter = CallCounter::from_hook(move |function| {
+            gateway_calls.count(function) + direct.call_totals(function).ended
+        });
         let agent = NodeAgent::new(
             factory,
             publisher,
-            config.settle,
+            (config.settle, call_counter),
             NodeMetrics::new(registry),
         );
         tokio::spawn(agent.run(AgentInputs {
@@ -182,6 +190,7 @@ impl Node {
             artifacts,
             stats,
             pool_report: pool,
+            inner_listeners,
         })
     }
 
@@ -219,6 +228,11 @@ impl Node {
         // A stopped agent has no domains.
         let _ = self.commands.send(AgentCommand::AddGatewayThread(give));
         take
+    }
+
+    /// Returns listeners for one gateway thread: its share of those inside instances.
+    pub fn inner_listeners(&self) -> mpsc::UnboundedReceiver<InnerListener> {
+        self.inner_listeners.add_thread()
     }
 
     /// Returns lines that a function's instances wrote: first the stored ones, then, with `follow`,

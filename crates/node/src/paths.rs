@@ -65,6 +65,8 @@ struct DomainChannels {
     channels: BTreeSet<(Option<InstanceId>, InstanceId)>,
     /// Instances whose calls go to their watchdogs.
     watchdogs: BTreeSet<InstanceId>,
+    /// Instances whose own code is an endpoint.
+    codes: BTreeSet<InstanceId>,
 }
 
 impl DomainChannels {
@@ -103,6 +105,7 @@ impl DomainChannels {
                 .collect(),
             channels: complete.map(|(channel, _)| *channel).collect(),
             watchdogs: called_watchdogs(membership),
+            codes: joined_codes(membership),
         }
     }
 }
@@ -117,25 +120,7 @@ impl View<'_> {
         };
         let domain = callee.policy.domain(&callee.id);
         let pair = |to: &InstanceRoute| {
-            let transport = TransportFacts {
-                wanted: to.transport,
-                caller_has_certificate: true,
-                callee_has_certificate: to.quic.is_some(),
-                tls: true,
-                own_port: to.server.is_some(),
-                ..TransportFacts::PLAIN // each gateway finds out by itself what gets through
-            };
-            let edge = self.edge(None, to, domain.as_deref(), true);
-            status(
-                &entry,
-                None,
-                to,
-                &CallFacts {
-                    edge,
-                    transport,
-                    needs: CallNeeds::PLAIN,
-                },
-            )
+            status(&entry, None, to, &self.gateway_facts(to, domain.as_deref()))
         };
         or_missing(ready(callee).map(pair).collect(), &entry, callee)
     }
@@ -157,18 +142,11 @@ impl View<'_> {
         let same_domain = caller.policy.domain(&caller.id) == domain;
         let pairs = ready(caller).flat_map(|from| ready(callee).map(move |to| (from, to)));
         let pair = |(from, to): (&InstanceRoute, &InstanceRoute)| {
-            let edge = self.edge(Some(from), to, domain.as_deref(), same_domain);
-            let transport = self.transport(from.id, to);
-            status(
-                &entry,
-                Some(from),
-                to,
-                &CallFacts {
-                    edge,
-                    transport,
-                    needs: CallNeeds::PLAIN,
-                },
-            )
+            let facts = match self.calls_past_gateway(from, to) {
+                true => self.direct_facts((from, to), domain.as_deref(), same_domain),
+                false => self.gateway_facts(to, domain.as_deref()),
+            };
+            status(&entry, Some(from), to, &facts)
         };
         let pairs = pairs.map(pair).collect();
         or_missing(
@@ -182,16 +160,46 @@ impl View<'_> {
         )
     }
 
-    /// Returns the transport facts of a call between functions: direct, or through the gateway.
-    fn transport(&self, from: InstanceId, to: &InstanceRoute) -> TransportFacts {
-        let is_introduced = self
-            .introduced
-            .get(&from)
-            .is_some_and(|callees| callees.contains(&to.addr));
-        if is_introduced {
-            TransportFacts::INTRODUCED
-        } else {
-            TransportFacts::PLAIN
+    /// Returns whether an instance calls another one without the gateway: over QUIC, or because its
+    /// own code uses shared memory. All other calls go to the gateway.
+    fn calls_past_gateway(&self, from: &InstanceRoute, to: &InstanceRoute) -> bool {
+        let mut domains = self.channels.values();
+        self.is_introduced(from.id, to) || domains.any(|domain| domain.codes.contains(&from.id))
+    }
+
+    fn is_introduced(&self, from: InstanceId, to: &InstanceRoute) -> bool {
+        let callees = self.introduced.get(&from);
+        callees.is_some_and(|callees| callees.contains(&to.addr))
+    }
+
+    fn gateway_facts(&self, to: &InstanceRoute, domain: Option<&str>) -> CallFacts {
+        CallFacts {
+            edge: self.edge(None, to, domain, true),
+            transport: TransportFacts {
+                wanted: to.transport,
+                caller_has_certificate: true,
+                callee_has_certificate: to.quic.is_some(),
+                tls: true,
+                own_port: to.server.is_some(),
+                ..TransportFacts::PLAIN // each gateway finds out by itself what gets through
+            },
+            needs: CallNeeds::PLAIN,
+        }
+    }
+
+    fn direct_facts(
+        &self,
+        (from, to): (&InstanceRoute, &InstanceRoute),
+        domain: Option<&str>,
+        same_domain: bool,
+    ) -> CallFacts {
+        CallFacts {
+            edge: self.edge(Some(from), to, domain, same_domain),
+            transport: match self.is_introduced(from.id, to) {
+                true => TransportFacts::INTRODUCED,
+                false => TransportFacts::PLAIN,
+            },
+            needs: CallNeeds::PLAIN,
         }
     }
 
@@ -216,6 +224,15 @@ impl View<'_> {
             callee_is_watchdog: channels.is_some_and(|domain| domain.watchdogs.contains(&to.id)),
         }
     }
+}
+
+/// Returns the instances whose own code is an endpoint.
+fn joined_codes(membership: &DomainMembership) -> BTreeSet<InstanceId> {
+    let codes = membership.endpoints.iter();
+    codes
+        .filter(|(endpoint, _)| !membership.watchdogs.contains(endpoint))
+        .filter_map(|(_, owner)| owner.instance())
+        .collect()
 }
 
 /// Returns the instances whose calls go to their watchdogs alone. A watchdog whose instance has another
@@ -423,8 +440,9 @@ mod tests {
             ("back/i2 back/i3 shm", ""),
             ("back/i3 back/i2 http", "no_endpoint"),
             ("back/i3 back/i3 http", "no_endpoint"),
-            ("plain/i4 back/i2 http", "caller_no_endpoint"),
-            ("plain/i4 back/i3 http", "caller_no_endpoint"),
+            // Its own code uses no memory: the gateway takes its calls.
+            ("plain/i4 back/i2 shm", ""),
+            ("plain/i4 back/i3 http", "no_endpoint"),
         ];
         assert_eq!(
             sorted(path_lines(&paths)),

@@ -9,7 +9,7 @@ use nearpath_ca::IssuerSettings;
 use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_gateway::{Gateway, GatewayControl, GatewaySettings};
 use nearpath_kernel::sandbox::IsolationLevel;
-use nearpath_node::SettleHook;
+use nearpath_node::{CallCounter, SettleHook};
 
 use crate::error::StartError;
 use crate::network::{GATEWAY_IP, INNER_PORT, Network};
@@ -54,7 +54,7 @@ pub(crate) fn node_config(
     settings: &ServerSettings,
     isolation: IsolationLevel,
     network: Option<&Network>,
-    settle: SettleHook,
+    (settle, call_counter): (SettleHook, CallCounter),
 ) -> Result<nearpath_node::NodeConfig, StartError> {
     let node =
         nearpath_node::node_id(&settings.data_dir).map_err(StartError::component("--data-dir"))?;
@@ -78,6 +78,7 @@ pub(crate) fn node_config(
         shared_dirs: settings.shared_dirs.clone(),
         log_files: settings.log_files,
         settle,
+        call_counter,
         ..config
     })
 }

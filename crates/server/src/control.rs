@@ -11,7 +11,7 @@ use nearpath_controller::api::ApiRouter;
 use nearpath_gateway::GatewayControl;
 use nearpath_node::Node;
 use nearpath_types::chain_status::DirectCallCounts;
-use nearpath_types::{DesiredFunction, FunctionId};
+use nearpath_types::{DesiredFunction, FunctionId, InnerListener};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tower::ServiceExt;
@@ -141,6 +141,10 @@ impl GatewayControl for ControlHandle {
 
     fn domain_sockets(&self) -> Option<mpsc::UnboundedReceiver<OwnedFd>> {
         self.node.get().map(|node| node.gateway_sockets())
+    }
+
+    fn inner_listeners(&self) -> Option<mpsc::UnboundedReceiver<InnerListener>> {
+        self.node.get().map(|node| node.inner_listeners())
     }
 }
 

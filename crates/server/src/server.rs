@@ -15,7 +15,7 @@ use nearpath_gateway::invoke::FunctionTable;
 use nearpath_gateway::{Gateway, ServingThreads};
 use nearpath_kernel::cgroup::{CgroupController, NodeCgroups};
 use nearpath_kernel::sandbox::IsolationLevel;
-use nearpath_node::{IdentityService, Node, RunLock, SettleHook};
+use nearpath_node::{CallCounter, IdentityService, Node, RunLock, SettleHook};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
@@ -120,7 +120,10 @@ impl Server {
         let gateway = build::gateway(settings, control.clone(), &registry)?;
         let published = watch::Sender::new(0);
         let settle = settle_hook(gateway.functions(), published.subscribe());
-        let config = build::node_config(settings, isolation, network.as_ref(), settle)?;
+        let functions = gateway.functions();
+        let call_counter = CallCounter::from_hook(move |id| functions.invocations(id));
+        let hooks = (settle, call_counter);
+        let config = build::node_config(settings, isolation, network.as_ref(), hooks)?;
         let node_id = config.node.clone();
         let (issuer, caller) =
             IssuerHandle::start(build::issuer_settings(settings, isolation, &node_id))?;

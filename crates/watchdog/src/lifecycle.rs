@@ -93,10 +93,9 @@ pub(crate) async fn run(
     let mut signals = StopSignals::install()?;
     // Before any child exists, or its exit could be missed.
     let reaper = ChildReaper::start_collecting()?;
-    // The outbound proxy shares the port, on a loopback address.
     let listener = listen::bind_listener(
         SocketAddr::new(config.bind_address, config.port),
-        config.instance_env.outbound.is_some(),
+        config.instance_env.shares_port(),
     )?;
     let started = Arc::new(ServerReadiness::default());
     let app = Arc::new(WatchdogState::new(

@@ -46,7 +46,7 @@ const FIRST_CALL_GRACE: Duration = Duration::from_secs(1);
 /// core.
 pub(crate) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// Opens a port. With `reuse_port`, this program may listen on it with another address as well.
+/// Opens a port. With `reuse_port`, other sockets of the same user may listen on it, at other addresses.
 ///
 /// # Errors
 /// The error of the system, with the address.

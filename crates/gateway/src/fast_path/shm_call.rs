@@ -17,7 +17,7 @@ use crate::context::WorkerContext;
 use crate::deliver::{self, InstanceAnswer, ResponseContent, into_response, shm};
 use crate::function::{ActiveRoute, FunctionEntry};
 use crate::pipeline;
-use crate::request::{ListenerZone, PeerInfo, RequestUpload};
+use crate::request::{PeerInfo, RequestUpload};
 
 /// Request that was sent through shared memory.
 pub(crate) struct SentCall {
@@ -45,9 +45,8 @@ pub(crate) fn send_plain(
     path_offset: usize,
 ) -> Option<SentCall> {
     let route = function.route();
-    // Calls from instances and the path report are left to the pipeline.
-    let is_plain_call = peer.zone == ListenerZone::Public && !plain.wants_path();
-    if !is_plain_call || !is_eligible(plain, &route) {
+    // The path report is left to the pipeline.
+    if plain.wants_path() || !is_eligible(plain, &route) {
         return None;
     }
     let domain = route.domain.as_deref()?;

@@ -8,80 +8,117 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use nearpath_types::log_limiter::LogLimiter;
+use nearpath_types::{Eip, InnerListener};
 use rustix::net::{SocketFlags, acceptfrom_with};
 use tokio::io::Interest;
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::accept_backoff::AcceptBackoff;
 use super::connection::serve_connection;
-use super::connection_limit::ConnectionLimit;
+use super::connection_limit::{ConnectionLimit, ConnectionRoom};
 use super::{ListenContext, ListenPort};
 
-/// Accepts connections until the drain begins. Above the limit of the port, a few connections serve
-/// the administrator, and further ones wait in the kernel's backlog. Connections above the share of their source are closed.
-pub(super) async fn accept_connections(
+/// Accepts connections of one kind of callers.
+#[derive(Clone)]
+pub(super) struct Acceptor {
     context: Rc<ListenContext>,
     port: Rc<ListenPort>,
-    socket: TcpListener,
-) -> io::Result<()> {
-    socket.set_nonblocking(true)?;
-    let socket = watch_readiness(socket)?;
-    let drain = port.drain.clone();
-    tokio::select! {
-        () = accept_until_dropped(&context, &port, &socket) => {}
-        () = drain.signaled() => {}
-    }
-    Ok(())
+    limit: ConnectionLimit,
+    /// Instance whose own listener this is; `None`: the callers have the addresses that they come
+    /// from.
+    caller: Option<Eip>,
 }
 
-async fn accept_until_dropped(
-    context: &Rc<ListenContext>,
-    port: &Rc<ListenPort>,
-    socket: &SocketReadiness,
+/// Serves the gateway's listeners inside instances, as long as the node sends any. They share the
+/// limits of the port for instances.
+pub(super) async fn serve_inner_listeners(
+    context: Rc<ListenContext>,
+    port: Rc<ListenPort>,
+    mut listeners: UnboundedReceiver<InnerListener>,
 ) {
-    let limit = ConnectionLimit::new(port.max_connections);
-    let (mut backoff, mut log_lines) = (AcceptBackoff::default(), LogLimiter::default());
-    loop {
-        // Acquired before the accept, so that an accepted connection is always served at once.
-        let room = limit.wait_for_room().await;
-        match accept_next(socket).await {
-            Ok((socket, addr)) => {
-                backoff.reset();
-                context
-                    .worker
-                    .totals
-                    .connections
-                    .fetch_add(1, Ordering::Relaxed);
-                let Some(permit) = limit.admit_source(room, addr.ip()) else {
-                    context
-                        .worker
-                        .totals
-                        .connections_refused
-                        .fetch_add(1, Ordering::Relaxed);
-                    continue;
-                };
-                context.worker.spawn(serve_connection(
-                    context.clone(),
-                    port.clone(),
-                    socket,
-                    addr,
-                    permit,
-                ));
+    let acceptor = Acceptor::new(context, port);
+    while let Some(InnerListener { socket, caller }) = listeners.recv().await {
+        let acceptor = Acceptor {
+            caller: Some(caller),
+            ..acceptor.clone()
+        };
+        tokio::task::spawn_local(async move {
+            if let Err(error) = acceptor.accept_connections(socket).await {
+                tracing::warn!(%caller, %error, "a listener inside an instance failed");
             }
-            Err(error) => {
-                // Out of file descriptors, the socket stays readable: without a pause this loop
-                // would spin.
-                let pause = backoff.next_delay();
-                context
-                    .worker
-                    .totals
-                    .accept_errors
-                    .fetch_add(1, Ordering::Relaxed);
-                if let Some(suppressed) = log_lines.take_due(error.kind(), Instant::now()) {
-                    tracing::warn!(%error, ?pause, suppressed, "accept failed, pausing");
+        });
+    }
+}
+
+impl Acceptor {
+    pub(super) fn new(context: Rc<ListenContext>, port: Rc<ListenPort>) -> Self {
+        Self {
+            limit: ConnectionLimit::new(port.max_connections),
+            context,
+            port,
+            caller: None,
+        }
+    }
+
+    /// Accepts connections until the drain begins. Above the limit of the port, a few connections
+    /// serve the administrator, and further ones wait in the kernel's backlog. Connections above the
+    /// share of their source are closed.
+    pub(super) async fn accept_connections(self, socket: TcpListener) -> io::Result<()> {
+        socket.set_nonblocking(true)?;
+        let socket = watch_readiness(socket)?;
+        let drain = self.port.drain.clone();
+        tokio::select! {
+            () = self.accept_until_dropped(&socket) => {}
+            () = drain.signaled() => {}
+        }
+        Ok(())
+    }
+
+    /// Ends when an instance's own listener was shut down.
+    async fn accept_until_dropped(&self, socket: &SocketReadiness) {
+        let (mut backoff, mut log_lines) = (AcceptBackoff::default(), LogLimiter::default());
+        let totals = &self.context.worker.totals;
+        loop {
+            let _ = socket.readable().await; // the accept has the error
+            // Acquired before the accept, so that an accepted connection is always served at once.
+            let room = self.limit.wait_for_room().await;
+            match accept_waiting(socket) {
+                Ok((socket, addr)) => {
+                    backoff.reset();
+                    totals.connections.fetch_add(1, Ordering::Relaxed);
+                    self.serve(room, socket, addr);
                 }
-                tokio::time::sleep(pause).await;
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if self.has_ended(&error) => return,
+                Err(error) => {
+                    // Out of file descriptors, the socket stays readable: without a pause this loop
+                    // would spin.
+                    let pause = backoff.next_delay();
+                    totals.accept_errors.fetch_add(1, Ordering::Relaxed);
+                    if let Some(suppressed) = log_lines.take_due(error.kind(), Instant::now()) {
+                        tracing::warn!(%error, ?pause, suppressed, "accept failed, pausing");
+                    }
+                    tokio::time::sleep(pause).await;
+                }
             }
         }
+    }
+
+    fn serve(&self, room: ConnectionRoom, socket: TcpStream, addr: SocketAddr) {
+        let worker = &self.context.worker;
+        let addr = self.caller.map_or(addr, |eip| (eip.0, addr.port()).into());
+        let Some(permit) = self.limit.admit_source(room, addr.ip()) else {
+            let refused = &worker.totals.connections_refused;
+            refused.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let (context, port) = (self.context.clone(), self.port.clone());
+        worker.spawn(serve_connection(context, port, socket, addr, permit));
+    }
+
+    /// Returns whether an instance's own listener was shut down (EINVAL, accept(2)).
+    fn has_ended(&self, error: &io::Error) -> bool {
+        self.caller.is_some() && error.kind() == io::ErrorKind::InvalidInput
     }
 }
 
@@ -94,13 +131,12 @@ fn watch_readiness(socket: TcpListener) -> io::Result<SocketReadiness> {
     SocketReadiness::from_std(TcpStream::from(OwnedFd::from(socket)))
 }
 
-/// Accepts the next connection, non-blocking and not registered with epoll; see
+/// Accepts a waiting connection, non-blocking and not registered with epoll; see
 /// [`super::client_socket`].
-async fn accept_next(socket: &SocketReadiness) -> io::Result<(TcpStream, SocketAddr)> {
+fn accept_waiting(socket: &SocketReadiness) -> io::Result<(TcpStream, SocketAddr)> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let (accepted, addr) = socket
-        .async_io(Interest::READABLE, || Ok(acceptfrom_with(socket, flags)?))
-        .await?;
+    let (accepted, addr) =
+        socket.try_io(Interest::READABLE, || Ok(acceptfrom_with(socket, flags)?))?;
     let addr = addr
         .and_then(|addr| SocketAddr::try_from(addr).ok())
         .ok_or(io::ErrorKind::InvalidData)?;

@@ -18,6 +18,7 @@ use crate::GatewaySettings;
 use crate::context::{GatewayState, TICK_INTERVAL, WorkerContext};
 use crate::deliver;
 use crate::invoke::{Invoker, LocalTask};
+use crate::request::ListenerZone;
 
 /// Threads that read and write the spool's files for a serving thread; nothing else blocks. Enough
 /// to keep a disk busy while one of them waits for free pages.
@@ -87,12 +88,18 @@ async fn serve_until_drained(
         tokio::task::spawn_local(task(Invoker::new(worker.clone()), thread.drain.clone()))
     });
     let ports = thread.ports.into_iter();
-    let ports = ports.map(|(port, socket)| {
-        tokio::task::spawn_local(accept::accept_connections(
-            context.clone(),
-            port.into(),
-            socket,
-        ))
+    let ports: Vec<_> = ports
+        .map(|(port, socket)| (Rc::new(port), socket))
+        .collect();
+    let is_internal = |port: &&Rc<ListenPort>| port.zone == ListenerZone::Internal;
+    let internal = ports.iter().map(|(port, _)| port).find(is_internal);
+    if let Some((port, listeners)) = internal.zip(worker.control.inner_listeners()) {
+        let serving = accept::serve_inner_listeners(context.clone(), port.clone(), listeners);
+        tokio::task::spawn_local(serving);
+    }
+    let ports = ports.into_iter().map(|(port, socket)| {
+        let acceptor = accept::Acceptor::new(context.clone(), port);
+        tokio::task::spawn_local(acceptor.accept_connections(socket))
     });
     let http3_endpoints = Rc::<http3::Http3Endpoints>::default();
     let http3 = thread.http3.into_iter();

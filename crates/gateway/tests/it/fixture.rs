@@ -27,8 +27,8 @@ use nearpath_gateway::{
 };
 use nearpath_types::policy::CallTransport;
 use nearpath_types::{
-    FunctionId, FunctionPolicy, FunctionRoute, InstanceAddr, InstanceId, InstanceLocality,
-    InstanceRoute, InstanceState, RoutingSnapshot, SourceNetwork,
+    FunctionId, FunctionPolicy, FunctionRoute, InnerListener, InstanceAddr, InstanceId,
+    InstanceLocality, InstanceRoute, InstanceState, RoutingSnapshot, SourceNetwork,
 };
 use nearpath_wire::Body;
 use nearpath_wire::h3::Http3ServerConfig;
@@ -48,17 +48,30 @@ pub(crate) fn full_body(text: impl Into<Bytes>) -> TestBody {
 
 /// Control that reports wake-ups, and answers administrative requests with their path and, in
 /// `x-source`, the network of their caller.
-pub(crate) struct TestControl(mpsc::UnboundedSender<FunctionId>, Option<DomainHandle>);
+pub(crate) struct TestControl {
+    wakes: mpsc::UnboundedSender<FunctionId>,
+    domain: Option<DomainHandle>,
+    inner_listeners: InnerListenerSenders,
+}
+
+/// Senders of listeners inside instances, one for each thread of a gateway.
+type InnerListenerSenders = Arc<Mutex<Vec<mpsc::UnboundedSender<InnerListener>>>>;
 
 impl GatewayControl for TestControl {
     fn wake_function(&self, function: &FunctionId) {
-        let _ = self.0.send(function.clone());
+        let _ = self.wakes.send(function.clone());
+    }
+
+    fn inner_listeners(&self) -> Option<mpsc::UnboundedReceiver<InnerListener>> {
+        let (sender, listeners) = mpsc::unbounded_channel();
+        self.inner_listeners.lock().unwrap().push(sender);
+        Some(listeners)
     }
 
     fn domain_sockets(&self) -> Option<mpsc::UnboundedReceiver<OwnedFd>> {
         let (sender, sockets) = mpsc::unbounded_channel();
         sender
-            .send(self.1.as_ref()?.gateway_socket().unwrap())
+            .send(self.domain.as_ref()?.gateway_socket().unwrap())
             .unwrap();
         Some(sockets)
     }
@@ -81,6 +94,7 @@ pub(crate) struct TestGateway {
     pub wakes: mpsc::UnboundedReceiver<FunctionId>,
     pub registry: MetricsRegistry,
     pub log: CapturedLog,
+    pub(crate) inner_listeners: InnerListenerSenders,
     trigger: Option<DrainTrigger>,
     serving: Option<ServingThreads>,
 }
@@ -243,7 +257,13 @@ impl TestGateway {
     ) -> Self {
         let (sender, wakes) = mpsc::unbounded_channel();
         let (registry, log) = (MetricsRegistry::default(), CapturedLog::default());
-        let gateway = Gateway::new(settings, Arc::new(TestControl(sender, domain)), &registry);
+        let inner_listeners = InnerListenerSenders::default();
+        let control = TestControl {
+            wakes: sender,
+            domain,
+            inner_listeners: inner_listeners.clone(),
+        };
+        let gateway = Gateway::new(settings, Arc::new(control), &registry);
         let gateway = gateway.with_access_log(Box::new(log.clone())).unwrap();
         let gateway = match options.caller.take() {
             Some(caller) => gateway.with_caller(caller),
@@ -293,6 +313,7 @@ impl TestGateway {
             wakes,
             registry,
             log,
+            inner_listeners,
             trigger,
             serving,
         }

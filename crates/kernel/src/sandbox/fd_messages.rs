@@ -9,8 +9,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-// Enough for a spec, five pipes and four sockets; the kernel allows 253 (SCM_MAX_FD).
-const MAX_FDS: usize = 10;
+// Enough for a spec, five pipes and five sockets; the kernel allows 253 (SCM_MAX_FD).
+const MAX_FDS: usize = 11;
 
 /// Sends a message of bytes and descriptors.
 pub(crate) fn send_message(

@@ -116,6 +116,9 @@ fn become_instance(
         )?,
     }
     with_step("lockdown", drop_privileges(spec, context))?;
+    if let Some((addr, socket)) = spec.gateway_listener.zip(request.gateway_listener.take()) {
+        with_step("gateway", inner_socket::open_gateway_listener(addr, socket))?;
+    }
     let exec_image = with_step("lockdown", ExecImage::new(&without_namespaces(spec)))?;
     if let Some(socket) = request.listener.take() {
         // Without listener support the node got the error instead. A node that does not receive it

@@ -52,17 +52,43 @@ pub(super) fn open_all(sockets: &[InnerSocket], to: impl AsFd) -> io::Result<()>
         write_sysctls(IPV6_SYSCTLS)?;
     }
     for (index, inner_socket) in sockets.iter().enumerate() {
-        let index = (index as u32).to_ne_bytes();
-        match open_one(inner_socket) {
-            Ok(socket) => send_message(to.as_fd(), &index, &[socket.as_fd()])?,
-            Err(why) => send_message(
-                to.as_fd(),
-                &[&index, why.to_string().as_bytes()].concat(),
-                &[],
-            )?,
-        }
+        send_opened(index as u32, open_one(inner_socket), &to)?;
     }
     Ok(())
+}
+
+/// Opens the gateway's listener in the calling thread's namespace, and sends it to the node.
+///
+/// The watchdog listens on the same port of all addresses. The kernel allows that only to sockets
+/// of one user (`SO_REUSEPORT`, socket(7)), so the calling process has dropped its privileges.
+///
+/// # Errors
+/// Fails when the receiver is gone.
+pub(super) fn open_gateway_listener(addr: SocketAddrV4, to: impl AsFd) -> io::Result<()> {
+    send_opened(0, listen_beside_watchdog(addr), to)
+}
+
+fn listen_beside_watchdog(addr: SocketAddrV4) -> io::Result<OwnedFd> {
+    let socket = new_socket(AddressFamily::INET, SocketType::STREAM)?;
+    sockopt::set_socket_reuseport(&socket, true)?;
+    // Accepted connections inherit it (tcp(7)).
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    bind(&socket, &addr)?;
+    listen(&socket, MAX_BACKLOG)?;
+    Ok(socket)
+}
+
+/// Sends a socket, or the reason for its absence.
+fn send_opened(index: u32, opened: io::Result<OwnedFd>, to: impl AsFd) -> io::Result<()> {
+    let index = index.to_ne_bytes();
+    match opened {
+        Ok(socket) => send_message(to.as_fd(), &index, &[socket.as_fd()]),
+        Err(why) => send_message(
+            to.as_fd(),
+            &[&index, why.to_string().as_bytes()].concat(),
+            &[],
+        ),
+    }
 }
 
 /// Receives the next socket that [`open_all`] sent; `None` after the last. Blocks, unless the
@@ -81,12 +107,16 @@ pub fn receive_next(socket: impl AsFd) -> io::Result<Option<OpenedSocket>> {
     Ok(Some((u32::from_ne_bytes(*index) as usize, opened)))
 }
 
-fn open_one(inner_socket: &InnerSocket) -> io::Result<OwnedFd> {
+fn new_socket(family: AddressFamily, kind: SocketType) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(family, kind, flags, None)?)
+}
+
+fn open_one(inner_socket: &InnerSocket) -> io::Result<OwnedFd> {
     match *inner_socket {
         InnerSocket::TcpV6(at) => {
             RtnlSocket::open()?.add_local_address_v6(*at.ip())?;
-            let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, flags, None)?;
+            let socket = new_socket(AddressFamily::INET6, SocketType::STREAM)?;
             sockopt::set_ipv6_v6only(&socket, true)?;
             // a route makes the address local, but no device has it
             raw_options::set_option(
@@ -100,7 +130,7 @@ fn open_one(inner_socket: &InnerSocket) -> io::Result<OwnedFd> {
             Ok(socket)
         }
         InnerSocket::UdpV4(at) => {
-            let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
+            let socket = new_socket(AddressFamily::INET, SocketType::DGRAM)?;
             bind(&socket, &at)?;
             Ok(socket)
         }

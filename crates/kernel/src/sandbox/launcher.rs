@@ -49,6 +49,9 @@ pub struct LaunchedInstance {
     /// Socket that receives the node's inner sockets, if its spec has any:
     /// [`super::inner_socket::receive_next`].
     pub inner_sockets: Option<OwnedFd>,
+    /// Socket that receives the gateway's listener, if its spec asks for one:
+    /// [`super::inner_socket::receive_next`].
+    pub gateway_listener: Option<OwnedFd>,
 }
 
 /// The node's end of the attach wait, if a forwarder is to be attached.
@@ -189,8 +192,7 @@ impl LauncherThread {
         &mut self,
         spec: &SandboxSpec,
     ) -> io::Result<(LaunchedInstance, AttachSocket)> {
-        let networked = spec.isolation != IsolationLevel::None && spec.network.is_some();
-        if networked
+        if has_network(spec)
             && spec
                 .network
                 .as_ref()
@@ -242,13 +244,15 @@ impl LauncherThread {
         let (attach_socket, attach_end) = attach_sockets(spec)?.unzip();
         let (listener, listener_end) = handover_sockets(spec.intercept_connects)?.unzip();
         let (inner_sockets, inner_end) = handover_sockets(has_inner_sockets(spec))?.unzip();
+        let has_gateway = has_network(spec) && spec.gateway_listener.is_some();
+        let (gateway_listener, gateway_end) = handover_sockets(has_gateway)?.unzip();
         zygote_protocol::send_request(
             self.zygote.socket.as_fd(),
             spec,
             &streams,
-            [&listener_end, &inner_end, &attach_end].map(Option::as_ref),
+            [&listener_end, &inner_end, &gateway_end, &attach_end].map(Option::as_ref),
         )?;
-        drop((streams, attach_end, listener_end, inner_end));
+        drop((streams, attach_end, listener_end, inner_end, gateway_end));
         let (pid, pidfd) = zygote_protocol::receive_reply(self.zygote.socket.as_fd())?;
         self.limiter.starting.push_back(start_end);
         Ok((
@@ -261,6 +265,7 @@ impl LauncherThread {
                 identity,
                 listener,
                 inner_sockets,
+                gateway_listener,
             },
             attach_socket,
         ))
@@ -282,6 +287,11 @@ fn attach_sockets(spec: &SandboxSpec) -> io::Result<Option<(OwnedFd, OwnedFd)>> 
         )?)),
         false => Ok(None),
     }
+}
+
+/// Returns whether the instance has a network of its own, which the node reaches.
+fn has_network(spec: &SandboxSpec) -> bool {
+    spec.isolation != IsolationLevel::None && spec.network.is_some()
 }
 
 /// Returns whether the node has sockets inside.

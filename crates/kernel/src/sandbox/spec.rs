@@ -106,6 +106,10 @@ pub struct SandboxSpec {
     pub network: Option<InstanceNetwork>,
     /// Loopback address that the name `gateway` resolves to, instead of the gateway's.
     pub local_gateway: Option<std::net::Ipv4Addr>,
+    /// Address inside at which the gateway itself listens;
+    /// [`super::LaunchedInstance::gateway_listener`] receives the socket. Ignored with
+    /// [`IsolationLevel::None`].
+    pub gateway_listener: Option<std::net::SocketAddrV4>,
     /// Files through which the child joins its cgroups:
     /// [`crate::cgroup::InstanceCgroup::join_files`].
     pub cgroup_join_files: Vec<PathBuf>,
@@ -163,6 +167,7 @@ impl SandboxSpec {
             hostname: instance.to_string(),
             network: None,
             local_gateway: None,
+            gateway_listener: None,
             cgroup_join_files: Vec::new(),
             oom_kill_file: None,
             uid: 65_534,

@@ -14,11 +14,12 @@ use rustix::process::Pid;
 pub(crate) use super::fd_messages::{receive_message, send_message};
 use super::spec::{IsolationLevel, SandboxSpec};
 
-/// Bits of a request's first octet. The child gets a PID namespace, a socket for its listener, a
-/// socket for inner sockets.
+/// Bits of a request's first octet. The child gets a PID namespace, and sockets over which it sends
+/// its seccomp listener, the inner sockets, the gateway's listener.
 const FLAG_PID_NAMESPACE: u8 = 1;
 const FLAG_LISTENER: u8 = 2;
 const FLAG_INNER_SOCKETS: u8 = 4;
+const FLAG_GATEWAY_LISTENER: u8 = 8;
 
 /// A request for one instance, as the zygote receives it.
 pub(super) struct SpawnRequest {
@@ -31,6 +32,8 @@ pub(super) struct SpawnRequest {
     pub(super) listener: Option<OwnedFd>,
     /// Socket for the node's inner sockets, if any.
     pub(super) inner_sockets: Option<OwnedFd>,
+    /// Socket for the gateway's listener, if wanted.
+    pub(super) gateway_listener: Option<OwnedFd>,
     /// The hub's network namespace.
     pub(super) hub: Option<OwnedFd>,
     /// Socket of the attach wait, if a forwarder is to be attached.
@@ -53,7 +56,7 @@ pub(super) fn send_request(
     socket: BorrowedFd<'_>,
     spec: &SandboxSpec,
     streams: &ChildPipes<OwnedFd>,
-    [listener, inner_sockets, attach_wait]: [Option<&OwnedFd>; 3],
+    [listener, inner_sockets, gateway_listener, attach_wait]: [Option<&OwnedFd>; 4],
 ) -> io::Result<()> {
     // A memfd: a spec with secrets can exceed the size of a packet.
     let text = create_memfd("spec", &serde_json::to_vec(spec)?)?;
@@ -69,6 +72,7 @@ pub(super) fn send_request(
         .to_vec();
     fds.extend(listener.map(AsFd::as_fd));
     fds.extend(inner_sockets.map(AsFd::as_fd));
+    fds.extend(gateway_listener.map(AsFd::as_fd));
     fds.extend(
         spec.network
             .as_ref()
@@ -82,7 +86,8 @@ pub(super) fn send_request(
         socket,
         &[own_pids
             | bit(listener.is_some(), FLAG_LISTENER)
-            | bit(inner_sockets.is_some(), FLAG_INNER_SOCKETS)],
+            | bit(inner_sockets.is_some(), FLAG_INNER_SOCKETS)
+            | bit(gateway_listener.is_some(), FLAG_GATEWAY_LISTENER)],
         &fds,
     )
 }
@@ -112,16 +117,10 @@ pub(super) fn receive_request(socket: BorrowedFd<'_>) -> io::Result<Option<Spawn
         started: next()?,
     };
     // The order of descriptors is that of send_request.
-    let listener = if bits[0] & FLAG_LISTENER == 0 {
-        None
-    } else {
-        Some(next()?)
-    };
-    let inner_sockets = if bits[0] & FLAG_INNER_SOCKETS == 0 {
-        None
-    } else {
-        Some(next()?)
-    };
+    let mut next_if = |flag| (bits[0] & flag != 0).then(&mut next).transpose();
+    let listener = next_if(FLAG_LISTENER)?;
+    let inner_sockets = next_if(FLAG_INNER_SOCKETS)?;
+    let gateway_listener = next_if(FLAG_GATEWAY_LISTENER)?;
     // No flags for the last two: an attach wait never comes without a hub.
     let (hub, attach_wait) = (fds.next(), fds.next());
     Ok(Some(SpawnRequest {
@@ -130,6 +129,7 @@ pub(super) fn receive_request(socket: BorrowedFd<'_>) -> io::Result<Option<Spawn
         pipes: streams,
         listener,
         inner_sockets,
+        gateway_listener,
         hub,
         attach_wait,
     }))

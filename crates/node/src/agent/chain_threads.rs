@@ -31,12 +31,13 @@ impl NodeAgent {
                 members.push((record.id, meter.process()));
             }
         }
-        let threads = |(domain, functions): (String, BTreeMap<_, Vec<ChainMember>>)| {
+        let threads = |(domain, functions): (String, BTreeMap<&FunctionId, Vec<ChainMember>>)| {
             let threads = ChainThreads {
                 placement: strictest_placement(chains, &domain),
                 // Only functions that run count: a sleeping one has no thread to share a processor
                 // with.
                 functions: functions.len(),
+                calls: functions.keys().map(|id| self.call_counter.count(id)).sum(),
                 members: functions.into_values().flatten().collect(),
             };
             (domain, threads)

@@ -73,6 +73,7 @@ impl InstanceFactory {
             .inspect_err(|_| self.allocations.release(allocation))?;
         instance.egress = egress_access(desired, policy);
         self.admit_to_domain(&mut instance, &desired.spec, policy);
+        self.add_local_gateway(&mut instance, policy);
         if self.context.identities.serves_transport(policy.transport) {
             self.add_identity(&mut instance, &desired.spec, policy);
         }
@@ -100,17 +101,30 @@ impl InstanceFactory {
         let Some(socket) = &instance.dispatch_socket else {
             return;
         };
-        let network = self.network_of(instance);
-        instance.local_gateway = network
-            .filter(|_| chain::uses_shared_memory(spec))
-            .map(|_| chain::LOCAL_GATEWAY_IP);
+        let has_network = instance.eip.is_some();
         instance
             .environment
-            .extend(chain::chain_variables(spec, policy, socket, network));
+            .extend(chain::chain_variables(spec, policy, socket, has_network));
     }
 
-    /// Requests an identity for the instance. If it declares calls, its watchdog intercepts them to
-    /// send them directly.
+    /// Lets the gateway listen inside an instance that calls others. Without a network of its own the
+    /// loopback address is shared, and the gateway is called at its own.
+    fn add_local_gateway(&self, instance: &mut InstanceSpec, policy: &FunctionPolicy) {
+        let Some((_, gateway)) = self
+            .network_of(instance)
+            .filter(|_| !policy.calls.is_empty())
+        else {
+            return;
+        };
+        instance.local_gateway = Some(chain::LOCAL_GATEWAY_IP);
+        let listener = chain::gateway_listener(gateway);
+        instance.gateway_listener = Some(listener);
+        let variable = chain::GATEWAY_LISTENER_VARIABLE.to_owned();
+        instance.environment.insert(variable, listener.to_string());
+    }
+
+    /// Requests an identity for the instance. If it declares calls, its watchdog takes them in place
+    /// of the gateway, to send them directly.
     fn add_identity(
         &self,
         instance: &mut InstanceSpec,
@@ -123,12 +137,8 @@ impl InstanceFactory {
         instance
             .environment
             .extend(chain::limit_variables(spec, policy));
-        // Without a network of its own the loopback address is shared, and nothing is intercepted.
-        if let Some(network) = self
-            .network_of(instance)
-            .filter(|_| !policy.calls.is_empty())
-        {
-            instance.local_gateway = Some(chain::LOCAL_GATEWAY_IP);
+        let network = self.network_of(instance);
+        if let Some(network) = network.filter(|_| instance.gateway_listener.take().is_some()) {
             instance
                 .environment
                 .extend(chain::local_gateway_variables(network));
@@ -202,6 +212,7 @@ impl InstanceFactory {
             tmp_dir: tmp,
             dispatch_socket: None,
             local_gateway: None,
+            gateway_listener: None,
             environment,
             secrets: select_secrets(desired, |name| spec.secrets.iter().any(|own| own == name)),
             egress: EgressAccess::default(),

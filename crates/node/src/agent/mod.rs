@@ -28,7 +28,7 @@ use nearpath_types::{
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
 
-use crate::config::SettleHook;
+use crate::config::{CallCounter, SettleHook};
 use crate::identity::DirectCallers;
 use crate::instance::ending::{EndReport, InstanceEnding};
 use crate::instance::lifecycle::{InstanceEvent, StopRequest};
@@ -67,6 +67,7 @@ pub(crate) struct NodeAgent {
     factory: InstanceFactory,
     publisher: StatePublisher,
     settle: SettleHook,
+    call_counter: CallCounter,
     metrics: NodeMetrics,
     functions: FunctionStates,
     instances: InstanceTable,
@@ -94,13 +95,14 @@ impl NodeAgent {
     pub(crate) fn new(
         factory: InstanceFactory,
         publisher: StatePublisher,
-        settle: SettleHook,
+        (settle, call_counter): (SettleHook, CallCounter),
         metrics: NodeMetrics,
     ) -> Self {
         Self {
             factory,
             publisher,
             settle,
+            call_counter,
             metrics,
             functions: BTreeMap::new(),
             instances: InstanceTable::default(),

@@ -21,7 +21,6 @@ use futures_util::future::BoxFuture;
 use nearpath_types::policy::CallTransport;
 use nearpath_types::{FunctionId, InstanceAddr, InstanceId, RoutingSnapshot};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
 
 use crate::chains::PolicyChanges;
 use crate::direct_stats::DirectStats;
@@ -174,22 +173,6 @@ impl IdentityService {
                 .run(frames)
                 .await;
         }
-    }
-}
-
-/// A task that is aborted on drop.
-#[derive(Debug)]
-pub(crate) struct IdentityTask(JoinHandle<()>);
-
-impl IdentityTask {
-    pub(crate) fn spawn(session: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(tokio::spawn(session))
-    }
-}
-
-impl Drop for IdentityTask {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

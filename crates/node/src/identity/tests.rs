@@ -9,6 +9,7 @@ use nearpath_types::{Eip, FunctionRoute, InstanceLocality, InstanceRoute, Instan
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::instance::InstanceTask;
 use crate::machine::{DirectPathGuard, InstanceSpec, StartedInstance};
 
 #[derive(Default)]
@@ -146,7 +147,7 @@ struct SessionFixture {
     snapshots: watch::Sender<Arc<RoutingSnapshot>>,
     direct: DirectStats,
     _issuer: Arc<FakeIssuer>,
-    _task: IdentityTask,
+    _task: InstanceTask,
 }
 
 impl SessionFixture {
@@ -167,7 +168,7 @@ impl SessionFixture {
         };
         let (known_sender, known_receiver) = oneshot::channel();
         let identities = IdentityService::from_issuer(issuer.clone());
-        let task = IdentityTask::spawn(identities.run_session(
+        let task = InstanceTask::spawn(identities.run_session(
             caller_instance(7),
             node.into(),
             around,

@@ -1,17 +1,20 @@
-//! Environment variables of a chain's instance: the socket to its domain, and the watchdog's local
-//! gateway.
+//! The local gateway of an instance that calls others, and environment variables of a chain's
+//! instance.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::Path;
 
 use nearpath_types::{Eip, FunctionPolicy, FunctionSpec, policy};
 
 use crate::machine::DISPATCH_PATH;
 
-/// Address of the name `gateway` inside a chain's instance, where the watchdog listens. Not
-/// 127.0.0.1, where the tenant's own server may use the port.
+/// Address of the name `gateway` inside an instance that calls others. The gateway listens there; the
+/// watchdog, where it calls others over QUIC. Not 127.0.0.1, where the tenant's own server may use the
+/// port.
 pub const LOCAL_GATEWAY_IP: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
+/// Tells the watchdog that the gateway listens on the same port, at another address.
+pub const GATEWAY_LISTENER_VARIABLE: &str = "NEARPATH_GATEWAY_LISTENER";
 /// The watchdog's variable.
 const MAX_INFLIGHT: &str = "max_inflight";
 
@@ -24,18 +27,20 @@ pub fn uses_shared_memory(spec: &FunctionSpec) -> bool {
     )
 }
 
+/// Returns the address of the gateway's listener inside an instance.
+pub fn gateway_listener(gateway: SocketAddr) -> SocketAddrV4 {
+    SocketAddrV4::new(LOCAL_GATEWAY_IP, gateway.port())
+}
+
 /// Returns variables for an instance with a domain socket at `socket` on the host.
-///
-/// `network` has the instance's address and the gateway's. Without a network of its own, calls are
-/// not intercepted, because the loopback is shared.
 pub fn chain_variables(
     spec: &FunctionSpec,
     limits: &FunctionPolicy,
     socket: &Path,
-    network: Option<(Eip, SocketAddr)>,
+    has_network: bool,
 ) -> Vec<(String, String)> {
     // A network of its own comes with a mount namespace, where the socket has a fixed path.
-    let socket = if network.is_some() {
+    let socket = if has_network {
         DISPATCH_PATH.to_owned()
     } else {
         socket.to_string_lossy().into_owned()
@@ -44,12 +49,6 @@ pub fn chain_variables(
     let call_limits = limit_variables(spec, limits).into_iter();
     variables
         .extend(call_limits.filter(|(name, _)| name != MAX_INFLIGHT || uses_shared_memory(spec)));
-    variables.extend(
-        network
-            .filter(|_| uses_shared_memory(spec))
-            .into_iter()
-            .flat_map(local_gateway_variables),
-    );
     variables
 }
 
@@ -71,10 +70,10 @@ pub fn limit_variables(spec: &FunctionSpec, limits: &FunctionPolicy) -> Vec<(Str
         .collect()
 }
 
-/// Returns variables for an instance with intercepted calls: its local gateway, the gateway's
+/// Returns variables for an instance whose watchdog takes its calls: its local gateway, the gateway's
 /// address and its own.
 pub fn local_gateway_variables((eip, gateway): (Eip, SocketAddr)) -> [(String, String); 3] {
-    let local_gateway = SocketAddr::from((LOCAL_GATEWAY_IP, gateway.port()));
+    let local_gateway = gateway_listener(gateway);
     let variables = [
         ("NEARPATH_PICKUP", local_gateway.to_string()),
         ("NEARPATH_GATEWAY", gateway.to_string()),
@@ -97,12 +96,6 @@ mod tests {
             .extend(variable.map(|(name, value)| (name.to_owned(), value.to_owned())));
         spec.annotations
             .insert(policy::MAX_INFLIGHT.into(), "3".into());
-        let network = network.then(|| {
-            (
-                Eip([10, 62, 0, 9].into()),
-                "10.62.0.1:8080".parse().unwrap(),
-            )
-        });
         let limits = FunctionPolicy {
             max_body: Some(10),
             ..FunctionPolicy::from_spec(&spec).unwrap()
@@ -116,7 +109,12 @@ mod tests {
 
     #[test]
     fn the_socket_and_both_gateway_addresses_are_set() {
-        let variables = variables_of(None, true);
+        let mut variables = variables_of(None, true);
+        let gateway = "10.62.0.1:8080".parse().unwrap();
+        variables.extend(local_gateway_variables((
+            Eip([10, 62, 0, 9].into()),
+            gateway,
+        )));
         let value = |name: &str| {
             variables
                 .iter()
@@ -134,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_network_or_shared_memory_calls_go_to_the_gateway() {
+    fn limits_are_the_watchdogs_only_where_it_uses_shared_memory() {
         assert_eq!(
             variable_names(&variables_of(None, false)),
             ["NEARPATH_DISPATCH", "NEARPATH_MAX_BODY", "max_inflight"]

@@ -14,11 +14,13 @@ use nearpath_types::{DesiredFunction, InstanceAddr, InstanceId, StartFailureCaus
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
+use super::InstanceTask;
 use super::ending::{EndEvidence, EndReport, InstanceEnding, memory_cause};
 use super::notes::{InstanceNote, NoteReader, ServerNote};
 use super::variables;
 use crate::artifact::{ArtifactKey, ArtifactStore};
-use crate::identity::{CallerInstance, IdentityContext, IdentityService, IdentityTask};
+use crate::identity::{CallerInstance, IdentityContext, IdentityService};
+use crate::inner_listeners::InnerListeners;
 use crate::logs::LogStore;
 use crate::machine::{
     InstanceMachine, InstanceProcess, InstanceSpec, ProcessExit, StartedInstance,
@@ -100,6 +102,8 @@ pub struct LifecycleContext {
     pub identities: IdentityService,
     /// State for identity sessions.
     pub(crate) identity_context: IdentityContext,
+    /// The gateway's listeners inside instances.
+    pub(crate) inner_listeners: InnerListeners,
     /// Store of their output.
     pub logs: LogStore,
     /// Receiver of their events.
@@ -216,6 +220,7 @@ impl Lifecycle {
             stderr,
             notes,
             identity,
+            gateway_listener,
             remarks,
             process,
         } = launched;
@@ -223,6 +228,7 @@ impl Lifecycle {
         let _identity_task = self
             .has_identity
             .then(|| self.spawn_identity_task(identity));
+        let _listener_task = gateway_listener.map(|socket| self.spawn_listener_task(socket));
         self.send_event(InstanceEvent::Launched {
             id: self.spec.id,
             pid,
@@ -254,7 +260,7 @@ impl Lifecycle {
     }
 
     /// Spawns the session that sends the instance its identity, in parallel to its start.
-    fn spawn_identity_task(&self, socket: OwnedFd) -> IdentityTask {
+    fn spawn_identity_task(&self, socket: OwnedFd) -> InstanceTask {
         let (function, id) = (self.spec.function.clone(), self.spec.id);
         let LifecycleContext { events, logs, .. } = self.context.clone();
         let on_identity = move |identity_result: Result<Arc<str>, String>| match identity_result {
@@ -278,12 +284,34 @@ impl Lifecycle {
             instance: id,
             addr,
         };
-        IdentityTask::spawn(self.context.identities.clone().run_session(
+        InstanceTask::spawn(self.context.identities.clone().run_session(
             caller,
             socket,
             self.context.identity_context.clone(),
             on_identity,
         ))
+    }
+
+    /// Spawns the task that has the gateway serve its listener inside the instance.
+    fn spawn_listener_task(&self, socket: OwnedFd) -> InstanceTask {
+        let (eip, listeners) = (self.spec.eip, self.context.inner_listeners.clone());
+        let (logs, function, id) = (
+            self.context.logs.clone(),
+            self.spec.function.clone(),
+            self.spec.id,
+        );
+        InstanceTask::spawn(async move {
+            let Some(eip) = eip else { return };
+            let serving = tokio::task::spawn_blocking(move || listeners.serve_next(socket, eip));
+            match serving.await.expect("receiving a socket does not panic") {
+                Ok(None) => {}                                     // it ended while it started
+                Ok(Some(_served)) => std::future::pending().await, // until the instance has ended
+                Err(error) => {
+                    let text = format!("{NODE_PREFIX}calls to other functions fail: {error}");
+                    logs.push_line(&function, id, text);
+                }
+            }
+        })
     }
 
     fn unenforced_limits(&self) -> Vec<&'static str> {

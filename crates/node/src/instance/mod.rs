@@ -4,6 +4,9 @@
 
 pub mod chain;
 pub mod ending;
+mod instance_task;
 pub mod lifecycle;
 pub mod notes;
 pub mod variables;
+
+pub(crate) use instance_task::InstanceTask;

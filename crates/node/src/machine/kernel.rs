@@ -199,6 +199,7 @@ impl KernelMachine {
         spec.network = from.eip.map(network);
         spec.intercept_connects = admission.is_some_and(|admission| admission.is_intercepted);
         spec.local_gateway = from.local_gateway;
+        spec.gateway_listener = from.gateway_listener;
         spec.cgroup_join_files = cgroup.join_files();
         // A kernel that does not count kills has a file without the line.
         spec.oom_kill_file = cgroup.oom_kills().and_then(|_| cgroup.oom_kill_file());
@@ -264,6 +265,7 @@ impl InstanceMachine for KernelMachine {
             identity,
             listener,
             inner_sockets,
+            gateway_listener,
         } = launched;
         if let Some((admission, listener)) = admission.as_ref().zip(listener) {
             admission.supervise_connects(listener)?;
@@ -290,6 +292,7 @@ impl InstanceMachine for KernelMachine {
             stderr,
             notes,
             identity,
+            gateway_listener,
             remarks,
             process: Arc::new(process),
         })

@@ -14,7 +14,7 @@ pub(crate) use instance_network::ProcessNetwork;
 pub use session::alive_session;
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -47,6 +47,8 @@ pub struct InstanceSpec {
     pub dispatch_socket: Option<PathBuf>,
     /// Loopback address that the name `gateway` resolves to, instead of the gateway's.
     pub local_gateway: Option<Ipv4Addr>,
+    /// Address inside at which the gateway itself listens.
+    pub gateway_listener: Option<SocketAddrV4>,
     /// Complete environment.
     pub environment: BTreeMap<String, String>,
     /// Contents by name, visible under `/var/openfaas/secrets`.
@@ -100,6 +102,8 @@ pub struct StartedInstance {
     pub notes: OwnedFd,
     /// The node's end of the socket for its identity: `contract/identity.md`.
     pub identity: OwnedFd,
+    /// Socket that receives the gateway's listener, if its spec asks for one.
+    pub gateway_listener: Option<OwnedFd>,
     /// Remarks for the tenant about features that it does not get.
     pub remarks: Vec<String>,
     /// Handle to its process.

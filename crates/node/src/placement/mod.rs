@@ -3,8 +3,9 @@
 //! A wake-up on the same processor costs a fifth of one across processors, so a small chain is
 //! faster on one. A chain that burns CPU must not stay there while others idle.
 //! [`ChainCpu::decide_cpu`] is called periodically with the load of the chain and the processors.
-//! It assigns a processor to a small chain and revokes it when that gets full. After each
-//! revocation the next attempt comes later. [`placer`] measures and moves.
+//! It assigns a processor to a small chain. When that gets full, short calls are tried for one round
+//! on all processors, and the placement with more calls stays. Other chains leave at once. After each
+//! leave or trial the next one comes later. [`placer`] measures and moves.
 
 pub(crate) mod placer;
 #[cfg(test)]
@@ -27,6 +28,37 @@ pub const AWAY_ROUNDS: (u32, u32) = (8, 256);
 /// Rounds on one processor after which a leave counts as the first again.
 pub const SETTLED_ROUNDS: u32 = 64;
 
+/// Load of other programs on a processor at which chains leave it.
+pub const MIN_FOREIGN_TO_LEAVE: f64 = 0.3;
+/// CPU time of a chain for one call, in seconds, above which its wake-ups cost little, and a trial
+/// could gain nothing.
+pub const MAX_TRIAL_CALL_SECONDS: f64 = 500e-6;
+/// CPU time of a chain, in processors, above which one processor cannot be enough, although its calls
+/// would cost less there.
+pub const MAX_TRIAL_SHARE: f64 = 2.0;
+/// Growth of the calls with all processors for which a chain gives up its own.
+pub const MIN_SPREAD_GAIN: f64 = 1.1;
+/// Part of the calls that a chain must keep on one processor: it needs less CPU time for them.
+pub const MIN_SHARED_CALLS: f64 = 0.95;
+
+/// Load of a chain since the last round.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ChainLoad {
+    /// CPU time of its instances, in processors.
+    pub used: f64,
+    /// Ended calls of its functions, a second; 0 where they are not counted.
+    pub calls: f64,
+    /// CPU time of the platform's own process, in processors. It serves all chains.
+    pub platform: f64,
+}
+
+impl ChainLoad {
+    /// Returns whether a call costs so little that its wake-ups matter.
+    fn has_short_calls(&self) -> bool {
+        self.calls > 0.0 && self.used / self.calls <= MAX_TRIAL_CALL_SECONDS
+    }
+}
+
 /// Load of a processor since the last round.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CpuLoad {
@@ -39,15 +71,26 @@ pub struct CpuLoad {
 }
 
 /// Processor of a chain, and its history.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ChainCpu {
     cpu: Option<usize>,
     /// Consecutive small rounds, or rounds on this processor.
     calm_rounds: u32,
-    /// Remaining rounds to stay away.
+    /// Remaining rounds without a move or trial.
     away_rounds: u32,
     /// Rounds of the last stay away.
     last_penalty: u32,
+    /// The other placement, which this round tries.
+    trial: Option<Trial>,
+}
+
+/// Trial of a placement for one round, with the calls a second before it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Trial {
+    /// On all processors, instead of the processor `home`.
+    Spread { home: usize, calls: f64 },
+    /// On one processor.
+    Shared { calls: f64 },
 }
 
 impl ChainCpu {
@@ -72,34 +115,43 @@ impl ChainCpu {
         self.cpu
     }
 
-    /// Decides on the processor. `used` is the chain's CPU time since the last round, in
-    /// processors.
+    /// Decides on the processor, from the loads since the last round.
     pub fn decide_cpu(
         &mut self,
         placement: ChainPlacement,
-        used: f64,
+        load: ChainLoad,
         cores: &[CpuLoad],
     ) -> Option<usize> {
         self.apply_policy(placement, cores);
         if placement == ChainPlacement::Auto && cores.len() > 1 {
-            match self.cpu {
-                Some(number) if is_overloaded(number, used, cores) => self.leave_cpu(),
-                Some(_) => self.stay_on_cpu(),
-                None => self.wait_for_cpu(used, cores),
+            self.away_rounds = self.away_rounds.saturating_sub(1);
+            match (self.cpu, self.trial.take()) {
+                (Some(number), _) if has_foreign_load(number, load, cores) => self.leave_cpu(),
+                (_, Some(trial)) => self.end_trial(trial, load),
+                (Some(number), None) if is_full(number, load, cores) => {
+                    self.outgrow_cpu(number, load);
+                }
+                (Some(_), None) => self.stay_on_cpu(),
+                (None, None) => self.wait_for_cpu(load, cores),
             }
         }
         self.cpu
     }
 
     fn leave_cpu(&mut self) {
+        (self.cpu, self.calm_rounds) = (None, 0);
+        self.pause();
+    }
+
+    /// Puts off the next move or trial. Doubling bounds their number whatever the load does.
+    fn pause(&mut self) {
         let (initial, max_rounds) = AWAY_ROUNDS;
-        // Doubling bounds the number of moves whatever the load does.
         self.last_penalty = if self.last_penalty == 0 {
             initial
         } else {
             (2 * self.last_penalty).min(max_rounds)
         };
-        (self.cpu, self.calm_rounds, self.away_rounds) = (None, 0, self.last_penalty);
+        self.away_rounds = self.last_penalty;
     }
 
     fn stay_on_cpu(&mut self) {
@@ -109,27 +161,72 @@ impl ChainCpu {
         }
     }
 
-    fn wait_for_cpu(&mut self, used: f64, cores: &[CpuLoad]) {
-        self.away_rounds = self.away_rounds.saturating_sub(1);
-        self.calm_rounds = if used <= MAX_SMALL_SHARE {
+    /// Leaves a full processor: for a trial where the calls are short, else for long.
+    fn outgrow_cpu(&mut self, home: usize, load: ChainLoad) {
+        if !load.has_short_calls() {
+            self.leave_cpu();
+        } else if self.away_rounds == 0 {
+            let calls = load.calls;
+            (self.cpu, self.trial) = (None, Some(Trial::Spread { home, calls }));
+        }
+    }
+
+    fn end_trial(&mut self, trial: Trial, load: ChainLoad) {
+        let cpu = match trial {
+            Trial::Spread { home, calls } => (load.calls < MIN_SPREAD_GAIN * calls).then_some(home),
+            Trial::Shared { calls } => self.cpu.filter(|_| load.calls >= MIN_SHARED_CALLS * calls),
+        };
+        (self.cpu, self.calm_rounds) = (cpu, 0);
+        self.pause();
+    }
+
+    fn wait_for_cpu(&mut self, load: ChainLoad, cores: &[CpuLoad]) {
+        let is_small = load.used <= MAX_SMALL_SHARE;
+        // A large chain of short calls may be large because it is spread.
+        let may_try = load.used <= MAX_TRIAL_SHARE
+            && load.has_short_calls()
+            && foreign_share(load, cores) < MIN_FOREIGN_TO_LEAVE;
+        self.calm_rounds = if is_small || may_try {
             self.calm_rounds.saturating_add(1)
         } else {
             0
         };
-        if self.away_rounds == 0 && self.calm_rounds >= CALM_ROUNDS {
+        if self.away_rounds > 0 || self.calm_rounds < CALM_ROUNDS {
+            return;
+        }
+        self.calm_rounds = 0;
+        if is_small {
             self.cpu = least_loaded(cores, MAX_BUSY_TO_JOIN);
-            self.calm_rounds = 0;
+        } else {
+            self.cpu = least_loaded(cores, f64::INFINITY);
+            self.trial = Some(Trial::Shared { calls: load.calls });
         }
     }
 }
 
-/// Returns whether the chain lacks CPU time, because of its own load or others'.
+/// Returns whether a chain or its processor has no CPU time left.
+fn is_full(number: usize, load: ChainLoad, cores: &[CpuLoad]) -> bool {
+    load.used >= MAX_SHARED_SHARE || busy_share(number, cores) >= MIN_BUSY_TO_LEAVE
+}
+
+/// Returns whether other programs keep a chain's processor busy.
 ///
 /// Applies even if no processor is better: together the chain waits behind others as a batch, while
 /// spread it preempts them.
-fn is_overloaded(number: usize, used: f64, cores: &[CpuLoad]) -> bool {
-    let busy = |core: &CpuLoad| core.cpu == number && core.busy >= MIN_BUSY_TO_LEAVE;
-    used >= MAX_SHARED_SHARE || cores.iter().any(busy)
+fn has_foreign_load(number: usize, load: ChainLoad, cores: &[CpuLoad]) -> bool {
+    let busy = busy_share(number, cores);
+    busy >= MIN_BUSY_TO_LEAVE && busy - load.used - load.platform >= MIN_FOREIGN_TO_LEAVE
+}
+
+fn busy_share(number: usize, cores: &[CpuLoad]) -> f64 {
+    let core = cores.iter().find(|core| core.cpu == number);
+    core.map_or(0.0, |core| core.busy)
+}
+
+/// Returns the load of other programs on all processors, as a share of one.
+fn foreign_share(load: ChainLoad, cores: &[CpuLoad]) -> f64 {
+    let busy: f64 = cores.iter().map(|core| core.busy).sum();
+    (busy - load.used - load.platform) / cores.len() as f64
 }
 
 /// Returns the processor with the fewest chains and the most idle time, of those up to `max_busy`.

@@ -8,7 +8,7 @@ use nearpath_kernel::cores::{self, CpuTicks};
 use nearpath_types::InstanceId;
 use nearpath_types::policy::ChainPlacement;
 
-use super::{ChainCpu, CpuLoad};
+use super::{ChainCpu, ChainLoad, CpuLoad};
 use crate::machine::InstanceProcess;
 
 /// Interval of measurements. A chain that outgrows its processor waits up to this time.
@@ -19,6 +19,8 @@ pub(crate) struct ChainThreads {
     pub(crate) placement: ChainPlacement,
     /// Number of functions with running instances.
     pub(crate) functions: usize,
+    /// Ended calls of its functions so far.
+    pub(crate) calls: u64,
     pub(crate) members: Vec<(InstanceId, Arc<dyn InstanceProcess>)>,
 }
 
@@ -71,6 +73,10 @@ struct PlacementState {
     /// Processors that the node may use.
     allowed_cpus: Vec<usize>,
     chain_cpus: BTreeMap<String, ChainCpu>,
+    /// Calls of each chain at the last measurement.
+    last_calls: BTreeMap<String, u64>,
+    /// CPU time of this process at the last measurement.
+    last_platform_time: Duration,
     instances: HashMap<InstanceId, PlacedInstance>,
     /// Processor usage at the last measurement, and load since then.
     last_ticks: Option<(Instant, Vec<CpuTicks>)>,
@@ -95,24 +101,34 @@ impl PlacementState {
         self.retain_living(chains);
         // Also without an earlier measurement: it is the base of the next one.
         let used: Vec<_> = chains.values().map(|chain| self.used_time(chain)).collect();
+        let calls: Vec<_> = chains.iter().map(|chain| self.new_calls(chain)).collect();
+        let platform_time = cores::process_time();
+        let platform = platform_time.saturating_sub(self.last_platform_time);
+        self.last_platform_time = platform_time;
         // The first measurement has no interval yet.
         let Some((elapsed, old)) = since else {
             return self.apply_policies(chains);
         };
         self.busy_shares = self.busy_since(&old);
-        for ((domain, chain), used) in chains.iter().zip(used) {
-            // Two calls in quick succession must not divide by zero.
-            let share = used.as_secs_f64() / elapsed.as_secs_f64().max(1e-3);
+        // Two calls in quick succession must not divide by zero.
+        let seconds = elapsed.as_secs_f64().max(1e-3);
+        for ((domain, chain), (used, calls)) in chains.iter().zip(used.into_iter().zip(calls)) {
+            let load = ChainLoad {
+                used: used.as_secs_f64() / seconds,
+                calls: calls as f64 / seconds,
+                platform: platform.as_secs_f64() / seconds,
+            };
             let cores = self.cpu_loads(domain);
             let chain_cpu = self.chain_cpus.entry(domain.clone()).or_default();
             let before = chain_cpu.cpu();
-            let after = chain_cpu.decide_cpu(chain.placement(), share, &cores);
+            let after = chain_cpu.decide_cpu(chain.placement(), load, &cores);
             if before != after {
                 tracing::info!(
                     domain,
                     from = before,
                     to = after,
-                    used = share,
+                    used = load.used,
+                    calls = load.calls,
                     "the chain's processor"
                 );
             }
@@ -142,6 +158,8 @@ impl PlacementState {
     fn retain_living(&mut self, chains: &ThreadsByChain) {
         self.chain_cpus
             .retain(|domain, _| chains.contains_key(domain));
+        self.last_calls
+            .retain(|domain, _| chains.contains_key(domain));
         let is_alive = |id: &InstanceId| {
             chains
                 .values()
@@ -163,6 +181,13 @@ impl PlacementState {
             instance.cpu_time = now;
         }
         sum
+    }
+
+    /// Returns the calls of a chain that ended since the last measurement.
+    fn new_calls(&mut self, (domain, chain): (&String, &ChainThreads)) -> u64 {
+        let last = self.last_calls.insert(domain.clone(), chain.calls);
+        // The sum falls when a function is removed.
+        last.map_or(0, |last| chain.calls.saturating_sub(last))
     }
 
     fn busy_since(&self, old: &[CpuTicks]) -> Vec<(usize, f64)> {

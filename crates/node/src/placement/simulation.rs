@@ -4,7 +4,10 @@
 use nearpath_types::policy::ChainPlacement;
 use proptest::prelude::*;
 
-use super::{AWAY_ROUNDS, CALM_ROUNDS, ChainCpu, CpuLoad, MAX_SHARED_SHARE, SETTLED_ROUNDS};
+use super::{
+    AWAY_ROUNDS, CALM_ROUNDS, ChainCpu, ChainLoad, CpuLoad, MAX_SHARED_SHARE, MAX_TRIAL_SHARE,
+    SETTLED_ROUNDS, Trial,
+};
 
 /// Simulates the kernel's scheduler for one period.
 ///
@@ -43,9 +46,17 @@ fn run_rounds(
     let mut places = Vec::new();
     for _ in 0..looks {
         let (used, cores) = run_period(chain_cpu.cpu(), demand, others);
-        places.push(chain_cpu.decide_cpu(ChainPlacement::Auto, used, &cores));
+        places.push(chain_cpu.decide_cpu(ChainPlacement::Auto, uncounted(used), &cores));
     }
     places
+}
+
+/// Load of a chain whose calls are not counted.
+fn uncounted(used: f64) -> ChainLoad {
+    ChainLoad {
+        used,
+        ..ChainLoad::default()
+    }
 }
 
 fn count_moves(places: &[Option<usize>]) -> usize {
@@ -138,7 +149,7 @@ fn explicit_placement_needs_no_measurement() {
         Some(5)
     );
     assert_eq!(
-        chain_cpu.decide_cpu(ChainPlacement::Core, 7.0, &crowded),
+        chain_cpu.decide_cpu(ChainPlacement::Core, uncounted(7.0), &crowded),
         Some(5),
         "requested by policy"
     );
@@ -158,6 +169,136 @@ fn explicit_placement_needs_no_measurement() {
     );
 }
 
+/// A chain of short calls: the calls that arrive, a second, and the CPU time of one.
+#[derive(Debug, Clone, Copy)]
+struct ShortCalls {
+    offered: f64,
+    shared_seconds: f64,
+    spread_seconds: f64,
+}
+
+impl ShortCalls {
+    /// Simulates one period on idle processors. A full one loses the calls that exceed it.
+    fn run_period(self, chain_cpu: Option<usize>, cores: usize) -> (ChainLoad, Vec<CpuLoad>) {
+        let (seconds, room) = match chain_cpu {
+            Some(_) => (self.shared_seconds, 1.0),
+            None => (self.spread_seconds, cores as f64),
+        };
+        let calls = self.offered.min(room / seconds);
+        let used = calls * seconds;
+        let busy = |number| match chain_cpu {
+            Some(at) if at == number => used,
+            Some(_) => 0.0,
+            None => used / cores as f64,
+        };
+        let loads = (0..cores).map(|cpu| CpuLoad {
+            cpu,
+            busy: busy(cpu),
+            chains: 0,
+        });
+        let load = ChainLoad {
+            used,
+            calls,
+            platform: 0.0,
+        };
+        (load, loads.collect())
+    }
+
+    /// Runs several rounds; returns the processor after each.
+    fn run_rounds(
+        self,
+        chain_cpu: &mut ChainCpu,
+        cores: usize,
+        rounds: usize,
+    ) -> Vec<Option<usize>> {
+        let one_round = |_| {
+            let (load, loads) = self.run_period(chain_cpu.cpu(), cores);
+            chain_cpu.decide_cpu(ChainPlacement::Auto, load, &loads)
+        };
+        (0..rounds).map(one_round).collect()
+    }
+}
+
+fn shared_rounds(places: &[Option<usize>]) -> usize {
+    places.iter().filter(|place| place.is_some()).count()
+}
+
+#[test]
+fn a_full_cpu_is_kept_while_all_would_answer_fewer_calls() {
+    // Two processors spend more than twice the time of one on the wake-ups between them.
+    let chain = ShortCalls {
+        offered: 1e6,
+        shared_seconds: 60e-6,
+        spread_seconds: 130e-6,
+    };
+    let mut chain_cpu = ChainCpu::default();
+    run_rounds(&mut chain_cpu, 0.1, &[0.0, 0.0], 10);
+    assert!(shared_rounds(&chain.run_rounds(&mut chain_cpu, 2, 1_000)) >= 980);
+    // The same chain under load from the start.
+    let places = chain.run_rounds(&mut ChainCpu::default(), 2, 1_000);
+    assert!(shared_rounds(&places) >= 980);
+}
+
+#[test]
+fn a_chain_whose_calls_gain_from_all_cpus_is_spread() {
+    let chain = ShortCalls {
+        offered: 1e6,
+        shared_seconds: 60e-6,
+        spread_seconds: 80e-6,
+    };
+    let mut chain_cpu = ChainCpu::default();
+    run_rounds(&mut chain_cpu, 0.1, &[0.0, 0.0], 10);
+    assert!(shared_rounds(&chain.run_rounds(&mut chain_cpu, 2, 1_000)) <= 20);
+    let places = chain.run_rounds(&mut ChainCpu::default(), 2, 1_000);
+    assert!(shared_rounds(&places) <= 20);
+}
+
+#[test]
+fn a_chain_of_long_calls_is_never_tried_on_one_cpu() {
+    let chain = ShortCalls {
+        offered: 1e6,
+        shared_seconds: 2e-3,
+        spread_seconds: 2e-3,
+    };
+    let places = chain.run_rounds(&mut ChainCpu::default(), 2, 1_000);
+    assert_eq!(shared_rounds(&places), 0);
+    let wide = ShortCalls {
+        shared_seconds: 50e-6,
+        spread_seconds: 50e-6,
+        ..chain
+    };
+    let places = wide.run_rounds(&mut ChainCpu::default(), 8, 1_000);
+    assert!(
+        MAX_TRIAL_SHARE < 8.0 && shared_rounds(&places) == 0,
+        "it uses eight"
+    );
+}
+
+#[test]
+fn other_programs_end_a_stay_and_the_platform_does_not() {
+    let mut chain_cpu = ChainCpu::default();
+    run_rounds(&mut chain_cpu, 0.1, &[0.0, 0.0], 10);
+    let here = chain_cpu.cpu().unwrap();
+    let cores = [0, 1].map(|cpu| CpuLoad {
+        cpu,
+        busy: if cpu == here { 1.0 } else { 0.2 },
+        chains: 0,
+    });
+    let load = |platform| ChainLoad {
+        used: 0.5,
+        calls: 10_000.0,
+        platform,
+    };
+    let mut other = chain_cpu.clone();
+    chain_cpu.decide_cpu(ChainPlacement::Auto, load(0.5), &cores);
+    assert!(matches!(chain_cpu.trial, Some(Trial::Spread { .. })));
+    assert_eq!(
+        other.decide_cpu(ChainPlacement::Auto, load(0.1), &cores),
+        None
+    );
+    assert!(other.trial.is_none() && other.away_rounds > 0);
+}
+
 fn any_placement() -> impl Strategy<Value = ChainPlacement> {
     prop_oneof![1 => Just(ChainPlacement::Spread), 1 => Just(ChainPlacement::Core), 8 => Just(ChainPlacement::Auto)]
 }
@@ -171,7 +312,7 @@ proptest! {
         for (placement, used, busy) in looks {
             let cores: Vec<_> =
                 busy.into_iter().enumerate().map(|(number, busy)| CpuLoad { cpu: number, busy, chains: 0 }).collect();
-            let place = chain_cpu.decide_cpu(placement, used, &cores);
+            let place = chain_cpu.decide_cpu(placement, uncounted(used), &cores);
             prop_assert!(place.is_none_or(|place| place < cores.len() && cores.len() > 1));
             prop_assert!(placement != ChainPlacement::Auto || used < MAX_SHARED_SHARE || place.is_none());
             prop_assert_eq!(placement == ChainPlacement::Core && cores.len() > 1, placement == ChainPlacement::Core && place.is_some());
@@ -186,10 +327,26 @@ proptest! {
         let mut places = Vec::new();
         for (demand, a, b) in loads {
             let (used, cores) = run_period(chain_cpu.cpu(), demand, &[a, b]);
-            places.push(chain_cpu.decide_cpu(ChainPlacement::Auto, used, &cores));
+            places.push(chain_cpu.decide_cpu(ChainPlacement::Auto, uncounted(used), &cores));
         }
         let doublings = (AWAY_ROUNDS.1 / AWAY_ROUNDS.0).ilog2() as usize + 1;
         prop_assert!(count_moves(&places) <= 2 * (doublings + places.len() / SETTLED_ROUNDS as usize));
+    }
+
+    /// Whatever its calls cost and however many arrive, a chain moves rarely.
+    #[test]
+    fn a_chain_of_short_calls_moves_rarely(
+        rounds in prop::collection::vec((0.0f64..1e5, 1e-5f64..1e-3, 0.5f64..3.0), 2_000),
+        cores in 2usize..8,
+    ) {
+        let mut chain_cpu = ChainCpu::default();
+        let mut places = Vec::new();
+        for (offered, shared_seconds, factor) in rounds {
+            let chain = ShortCalls { offered, shared_seconds, spread_seconds: shared_seconds * factor };
+            places.extend(chain.run_rounds(&mut chain_cpu, cores, 1));
+        }
+        let doublings = (AWAY_ROUNDS.1 / AWAY_ROUNDS.0).ilog2() as usize + 1;
+        prop_assert!(count_moves(&places) <= 4 * (doublings + places.len() / SETTLED_ROUNDS as usize));
     }
 
     /// A chain that needs more than one processor is spread nearly all the time.

@@ -5,6 +5,7 @@
 //! | `NEARPATH_DISPATCH` | path of the socket to the function's domain; see `contract/dispatch.md` |
 //! | `NEARPATH_PICKUP` | loopback address and port that the name `gateway` resolves to in this instance |
 //! | `NEARPATH_GATEWAY` | address and port of the gateway itself |
+//! | `NEARPATH_GATEWAY_LISTENER` | loopback address and port at which the gateway listens in this instance |
 //! | `NEARPATH_EIP` | the instance's own address |
 //! | `NEARPATH_IDENTITY` | `awaited`: the node sends an identity through `NEARPATH_IDENTITY_FD`, and the instance is not ready before |
 //! | `NEARPATH_MAX_BODY` | limit of a request's body in bytes (`nearpath.io/max-body`) |
@@ -25,6 +26,8 @@ use nearpath_types::policy::CallTransport;
 pub(crate) struct InstanceEnv {
     pub(crate) dispatch_path: Option<PathBuf>,
     pub(crate) outbound: Option<OutboundAddrs>,
+    /// Address on the watchdog's port at which the gateway listens.
+    pub(crate) gateway_listener: Option<SocketAddr>,
     pub(crate) max_body_bytes: Option<usize>,
 }
 
@@ -50,8 +53,14 @@ pub(crate) fn is_identity_expected(get: &dyn Fn(&str) -> Option<String>) -> bool
 }
 
 impl InstanceEnv {
+    /// Returns whether another listener of the platform has the watchdog's port on a loopback address.
+    pub(crate) fn shares_port(&self) -> bool {
+        self.outbound.is_some() || self.gateway_listener.is_some()
+    }
+
     /// Reads the variables. An invalid one counts as absent: the node writes them, not the tenant.
-    pub(crate) fn read(get: &dyn Fn(&str) -> Option<String>) -> Self {
+    /// The tenant's `shared_memory=false` keeps the watchdog out of the domain (ADR 14).
+    pub(crate) fn read(get: &dyn Fn(&str) -> Option<String>, shared_memory: bool) -> Self {
         fn read_variable<T: FromStr>(
             get: &dyn Fn(&str) -> Option<String>,
             name: &str,
@@ -71,8 +80,9 @@ impl InstanceEnv {
             })
         };
         Self {
-            dispatch_path: read_variable(get, "NEARPATH_DISPATCH"),
+            dispatch_path: read_variable(get, "NEARPATH_DISPATCH").filter(|_| shared_memory),
             outbound: read_outbound(),
+            gateway_listener: read_variable(get, "NEARPATH_GATEWAY_LISTENER"),
             max_body_bytes: read_variable(get, "NEARPATH_MAX_BODY"),
         }
     }

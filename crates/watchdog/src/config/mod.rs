@@ -178,12 +178,7 @@ impl WatchdogConfig {
             // The path that of-watchdog's own health check looks for.
             lock_file: (!no_lock).then(|| temp.join(".lock")),
             ready_path: reader.read_setting(&keys::READY_PATH, parse_path),
-            // `shared_memory=false` turns both directions off (ADR 14).
-            instance_env: if shared_memory {
-                InstanceEnv::read(reader.lookup)
-            } else {
-                InstanceEnv::default()
-            },
+            instance_env: InstanceEnv::read(reader.lookup, shared_memory),
             // Without regard to `shared_memory`: both are for calls over the network.
             expects_identity: instance_env::is_identity_expected(reader.lookup),
             transport: instance_env::read_transport(reader.lookup),

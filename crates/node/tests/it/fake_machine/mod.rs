@@ -184,6 +184,7 @@ impl InstanceMachine for FakeMachine {
         }
         let pid = 1_000 + spec.id.0 as u32;
         Ok(StartedInstance {
+            gateway_listener: None,
             remarks: Vec::new(),
             pid,
             stdout: stdout.into(),
