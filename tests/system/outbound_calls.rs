@@ -334,6 +334,25 @@ async fn a_call_is_finished_before_an_instance_stops() {
 }
 
 #[tokio::test]
+async fn a_request_that_the_drain_waits_for_may_call_others() {
+    nearpath_testkit::need_root!();
+    let server = TestServer::start().await;
+    deploy_chain(&server, &http_caller(&server, "second", ""), "second").await;
+    let watchdog = server.instance_pids("first").await[0];
+    // More requests than threads: each thread has some.
+    let open = (0..8).map(|_| call_json(&server, "later/second", ""));
+    let stop = async {
+        eventually("first has a call", async || wait_asleep(watchdog)).await;
+        kill_process(Pid::from_raw(server.pid() as i32).unwrap(), Signal::TERM).unwrap();
+    };
+    let (reports, ()) = tokio::join!(futures_util::future::join_all(open), stop);
+    for report in reports {
+        let path = &report["headers"]["x-nearpath-path"];
+        assert_eq!((&report["status"], path), (&json!(203), &json!(OWN_PORT)));
+    }
+}
+
+#[tokio::test]
 async fn a_tenant_may_turn_shared_memory_off() {
     nearpath_testkit::need_root!();
     let server = TestServer::start().await;

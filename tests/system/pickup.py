@@ -21,6 +21,10 @@ class Handler(BaseHTTPRequestHandler):
         if what == "sleep":
             open("/tmp/asleep", "w").close()
             time.sleep(float(rest))
+        if what == "later":
+            open("/tmp/asleep", "w").close()
+            time.sleep(1)
+            return self.reply(relay("gateway", self.command, rest, body))
         if what in GATEWAYS:
             return self.reply(relay(GATEWAYS[what], self.command, rest, body))
         if what == "chat":

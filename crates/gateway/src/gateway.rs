@@ -14,7 +14,7 @@ use nearpath_wire::quic::CallerConfig;
 use tokio::sync::watch;
 
 use crate::GatewaySettings;
-use crate::context::GatewayState;
+use crate::context::{BusyThreads, GatewayState};
 use crate::control::GatewayControl;
 use crate::function::RoutingTable;
 use crate::invoke::{FunctionTable, LocalService};
@@ -85,6 +85,7 @@ impl Gateway {
             loopback_pools: Arc::default(),
             caller: None,
             spool_directory: None,
+            busy_threads: BusyThreads::default(),
         });
         Self {
             settings: settings.into(),
@@ -278,6 +279,7 @@ impl Gateway {
             http3,
             services: tasks.collect::<io::Result<_>>()?,
             drain: drain.clone(),
+            busy: self.shared.busy_threads.add_thread(),
         })
     }
 }

@@ -89,6 +89,12 @@ impl FunctionTable {
         function.map_or(0, |function| function.tally.ended_count())
     }
 
+    /// Returns the requests for a function since it was first published that had a status below 400.
+    pub fn answered(&self, id: &FunctionId) -> u64 {
+        let function = self.0.get(id);
+        function.map_or(0, |function| function.tally.answered_count())
+    }
+
     /// Waits until no request is open at an instance that a snapshot has withdrawn. May take as long
     /// as the longest request.
     pub async fn wait_requests_ended(&self, id: InstanceId) {

@@ -54,17 +54,17 @@ impl fmt::Debug for SettleHook {
     }
 }
 
-/// Counts the ended calls of a function, so that the node can compare placements of a chain.
+/// Counts the answered calls of a function, so that the node can compare placements of a chain.
 #[derive(Clone)]
 pub struct CallCounter(Arc<dyn Fn(&FunctionId) -> u64 + Send + Sync>);
 
 impl CallCounter {
-    /// Counts with `hook`, which returns the calls so far. It must not block.
+    /// Counts with `hook`, which returns the calls so far that had a status below 400. It must not block.
     pub fn from_hook(hook: impl Fn(&FunctionId) -> u64 + Send + Sync + 'static) -> Self {
         Self(Arc::new(hook))
     }
 
-    /// Returns the ended calls of a function so far.
+    /// Returns the answered calls of a function so far.
     pub fn count(&self, function: &FunctionId) -> u64 {
         (self.0)(function)
     }
@@ -114,7 +114,7 @@ pub struct NodeConfig {
     pub identities: IdentityService,
     /// Wait before a withdrawn instance is asked to stop.
     pub settle: SettleHook,
-    /// Counts the gateway's calls of a function.
+    /// Counts the gateway's answered calls of a function.
     pub call_counter: CallCounter,
     /// Limits of the instances of functions that declare none.
     pub default_limits: InstanceResources,

@@ -67,6 +67,13 @@ impl DomainStats {
             })
     }
 
+    /// Returns the calls of a function through a domain's memory, without failed ones.
+    pub(crate) fn answered_calls(&self, domain: &str, callee: &FunctionId) -> u64 {
+        let domains = self.lock_domains();
+        let counts = domains.get(domain).map(|ledger| ledger.call_counts(callee));
+        counts.map_or(0, |counts| counts.ended.saturating_sub(counts.failed))
+    }
+
     /// Returns the instances that each instance can call directly.
     pub(crate) fn direct_paths(&self) -> BTreeMap<InstanceId, BTreeSet<InstanceAddr>> {
         self.direct_stats.direct_paths()

@@ -24,7 +24,8 @@ struct ListenerQueue {
     waiting: Vec<InnerListener>,
 }
 
-/// A listener that the gateway serves until this is dropped.
+/// A listener that the gateway serves until this is dropped. The listener's connections count as calls
+/// of its instance's address, which the allocator gives to no other one before 65,000 starts.
 #[derive(Debug)]
 pub(crate) struct ServedListener(TcpListener);
 

@@ -23,7 +23,7 @@ use crate::agent::{
 };
 use crate::allocators::{EipAllocator, InstanceIdAllocator};
 use crate::artifact::{ArtifactHold, ArtifactStore};
-use crate::config::{CallCounter, NodeConfig, NodeError};
+use crate::config::{NodeConfig, NodeError};
 use crate::domain_stats::DomainStats;
 use crate::domains::DomainRegistry;
 use crate::edge_metrics;
@@ -35,6 +35,7 @@ use crate::logs::LogStore;
 use crate::machine::InstanceMachine;
 use crate::machine::kernel::KernelMachine;
 use crate::metrics::NodeMetrics;
+use crate::placement::placer::Placer;
 use crate::pool_metrics::PoolReport;
 use crate::run_lock::run_name;
 use crate::sockmap_routers::SockmapRouters;
@@ -128,14 +129,7 @@ impl Node {
         edge_metrics::register_collector(stats.clone(), registry);
         let pool = PoolReport::register(machine.clone(), registry);
         let (events, event_receiver) = mpsc::unbounded_channel();
-        let gateway = (config.gateway_ip, config.gateway_port()).into();
-        let (tmp, dispatch) = (config.run_path("tmp"), config.run_path("dispatch"));
-        let defaults = InstanceDefaults {
-            gateway_url: config.gateway_url,
-            gateway,
-            tmp_dir: tmp,
-            limits: config.default_limits,
-        };
+        let (defaults, dispatch) = (instance_defaults(&config), config.run_path("dispatch"));
         let (artifacts, identities) = (Arc::new(artifacts), config.identities);
         let publisher = StatePublisher::new();
         let (snapshots, observed) = (
@@ -166,14 +160,12 @@ impl Node {
         );
         let (commands, command_receiver) = mpsc::unbounded_channel();
         let (desired, desired_receiver) = watch::channel(DesiredState::default());
-        let (direct, gateway_calls) = (stats.clone(), config.call_counter);
-        let call_counter = CallCounter::from_hook(move |function| {
-            gateway_calls.count(function) + direct.call_totals(function).ended
-        });
+        let placer = Placer::new(config.call_counter, stats.clone());
         let agent = NodeAgent::new(
             factory,
             publisher,
-            (config.settle, call_counter),
+            config.settle,
+            placer,
             NodeMetrics::new(registry),
         );
         tokio::spawn(agent.run(AgentInputs {
@@ -286,6 +278,15 @@ impl Node {
         let (done, stopped) = oneshot::channel();
         let _ = self.commands.send(AgentCommand::Stop(done));
         let _ = stopped.await; // an agent that is gone has nothing left
+    }
+}
+
+fn instance_defaults(config: &NodeConfig) -> InstanceDefaults {
+    InstanceDefaults {
+        gateway_url: config.gateway_url.clone(),
+        gateway: (config.gateway_ip, config.gateway_port()).into(),
+        tmp_dir: config.run_path("tmp"),
+        limits: config.default_limits.clone(),
     }
 }
 

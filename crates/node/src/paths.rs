@@ -142,7 +142,7 @@ impl View<'_> {
         let same_domain = caller.policy.domain(&caller.id) == domain;
         let pairs = ready(caller).flat_map(|from| ready(callee).map(move |to| (from, to)));
         let pair = |(from, to): (&InstanceRoute, &InstanceRoute)| {
-            let facts = match self.calls_past_gateway(from, to) {
+            let facts = match self.calls_past_gateway(from) {
                 true => self.direct_facts((from, to), domain.as_deref(), same_domain),
                 false => self.gateway_facts(to, domain.as_deref()),
             };
@@ -160,11 +160,12 @@ impl View<'_> {
         )
     }
 
-    /// Returns whether an instance calls another one without the gateway: over QUIC, or because its
-    /// own code uses shared memory. All other calls go to the gateway.
-    fn calls_past_gateway(&self, from: &InstanceRoute, to: &InstanceRoute) -> bool {
+    /// Returns whether an instance looks for a path past the gateway: its watchdog, or its own code,
+    /// which uses shared memory. The calls of all others go to the gateway.
+    fn calls_past_gateway(&self, from: &InstanceRoute) -> bool {
         let mut domains = self.channels.values();
-        self.is_introduced(from.id, to) || domains.any(|domain| domain.codes.contains(&from.id))
+        // With an identity its watchdog takes its calls.
+        from.quic.is_some() || domains.any(|domain| domain.codes.contains(&from.id))
     }
 
     fn is_introduced(&self, from: InstanceId, to: &InstanceRoute) -> bool {

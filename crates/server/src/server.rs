@@ -121,7 +121,7 @@ impl Server {
         let published = watch::Sender::new(0);
         let settle = settle_hook(gateway.functions(), published.subscribe());
         let functions = gateway.functions();
-        let call_counter = CallCounter::from_hook(move |id| functions.invocations(id));
+        let call_counter = CallCounter::from_hook(move |id| functions.answered(id));
         let hooks = (settle, call_counter);
         let config = build::node_config(settings, isolation, network.as_ref(), hooks)?;
         let node_id = config.node.clone();

@@ -136,12 +136,22 @@ pub(crate) fn http_builder<E>(executor: E) -> Builder<E> {
     builder
 }
 
+/// Returns whether a connection is meant for the gateway's listener, which has ended: an answer would
+/// be that of the calling function itself.
+fn is_for_gateway(stream: &TcpStream, app: &WatchdogState) -> bool {
+    let listener = app.config.instance_env.gateway_listener;
+    listener.is_some_and(|listener| stream.local_addr().is_ok_and(|to| to == listener))
+}
+
 async fn handle_connection(
     (stream, from): (TcpStream, SocketAddr),
     http: Arc<Builder<TokioExecutor>>,
     app: Arc<WatchdogState>,
     mut watch: CloseWatch,
 ) {
+    if is_for_gateway(&stream, &app) {
+        return;
+    }
     let _ = stream.set_nodelay(true); // a connection that is already gone shows it at the first read
     let stream = LingeringStream::new(stream);
     let plain = CallerAccess::Plain(app.config.transport);

@@ -6,6 +6,7 @@ use http::HeaderValue;
 use nearpath_wire::quic::CallerConfig;
 use tokio::sync::watch;
 
+use super::busy_threads::BusyThreads;
 use crate::control::GatewayControl;
 use crate::function::RoutingTable;
 use crate::record::{AccessLog, GatewayTotals};
@@ -24,4 +25,6 @@ pub(crate) struct GatewayState {
     pub loopback_pools: Arc<LoopbackPools>,
     pub caller: Option<watch::Receiver<CallerConfig>>,
     pub spool_directory: Option<Arc<SpoolDirectory>>,
+    /// Threads with connections.
+    pub busy_threads: BusyThreads,
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use http::HeaderValue;
 use tokio::sync::Notify;
 
+use super::busy_threads::BusyThread;
 use super::gateway_state::GatewayState;
 use super::open_transfers::{OpenTransfer, OpenTransfers};
 use crate::GatewaySettings;
@@ -25,6 +26,9 @@ use crate::transport::{EventLoopToken, LoopbackPools, QuicConnections, ShmDomain
 /// Interval of the sweep. Short against every timeout, long against the cost of visiting all
 /// connections.
 pub(crate) const TICK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Interval at which an idle thread of a drain looks at the others.
+const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The context of one serving thread.
 pub(crate) struct WorkerContext {
@@ -166,11 +170,22 @@ impl WorkerContext {
         }
     }
 
-    /// Waits until no connection and no tunnel is left.
-    pub(crate) async fn wait_until_idle(&self) {
-        // `notify_one` stores one permit, so an end between the check and the wait is not lost.
-        while self.task_count.get() > 0 {
-            self.task_ended.notified().await;
+    /// Waits until no thread has a connection or tunnel left. A thread without any waits for the
+    /// others: their requests may call functions through it.
+    pub(crate) async fn wait_until_all_idle(&self, mut thread: BusyThread) {
+        loop {
+            // `notify_one` stores one permit, so an end between the check and the wait is not lost.
+            while self.task_count.get() > 0 {
+                self.task_ended.notified().await;
+            }
+            thread.set_busy(false);
+            while self.task_count.get() == 0 {
+                if !thread.is_any_busy() {
+                    return;
+                }
+                tokio::time::sleep(IDLE_POLL_INTERVAL).await;
+            }
+            thread.set_busy(true);
         }
     }
 }

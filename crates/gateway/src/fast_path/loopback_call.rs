@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Response};
 use nearpath_domain::CalleeKind;
@@ -37,8 +37,8 @@ const WATCHDOG_PATHS: [&str; 2] = ["/_/health", "/_/ready"];
 const WATCHDOG_TIMEOUT: Duration = Duration::from_millis(250);
 /// Content type of a response where neither it nor its request has one, as in of-watchdog.
 const DEFAULT_CONTENT_TYPE: &[u8] = b"text/plain";
-/// Room for the head of a usual request.
-const HEAD_RESERVE_BYTES: usize = 512;
+/// Room for the head of a usual request, and a short body.
+const HEAD_RESERVE_BYTES: usize = 1024;
 /// Cause of a lost connection, for callers.
 const MEMORY_CAUSE: &str =
     "the kernel killed a process of the instance, because it needed more memory than it may use";
@@ -46,8 +46,8 @@ const MEMORY_CAUSE: &str =
 /// Request that has a connection to the function's own server.
 pub(crate) struct LoopbackCall {
     pub(crate) connection: PooledConnection,
-    /// Head of the request.
-    pub(crate) head: Bytes,
+    /// Head of the request, with room for a short body.
+    pub(crate) head: BytesMut,
     pub(crate) call: PlainCall,
     pub(crate) limit: CallLimit,
 }
@@ -66,7 +66,7 @@ pub(crate) struct LoopbackDraft {
     plain: PlainDraft,
     server: Arc<FunctionServer>,
     choice: PathChoice,
-    head: Bytes,
+    head: BytesMut,
 }
 
 impl LoopbackDraft {
@@ -155,7 +155,7 @@ fn path_choice(worker: &WorkerContext, draft: &PlainDraft) -> Option<PathChoice>
 }
 
 /// Writes the request's head (RFC 9112 section 3). The first two fields are method and path.
-fn write_head(server: &FunctionServer, fields: &[(&str, &[u8])]) -> Bytes {
+fn write_head(server: &FunctionServer, fields: &[(&str, &[u8])]) -> BytesMut {
     let mut head = BytesMut::with_capacity(HEAD_RESERVE_BYTES);
     let mut fields = fields.iter();
     if let (Some((_, method)), Some((_, target))) = (fields.next(), fields.next()) {
@@ -170,7 +170,7 @@ fn write_head(server: &FunctionServer, fields: &[(&str, &[u8])]) -> Bytes {
         }
     }
     head.put_slice(b"\r\n");
-    head.freeze()
+    head
 }
 
 impl CallLimit {

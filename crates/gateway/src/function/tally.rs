@@ -123,6 +123,12 @@ impl FunctionTally {
         self.by_status().map(|(_, times)| times.total_count()).sum()
     }
 
+    /// Returns the requests with a status below 400.
+    pub(crate) fn answered_count(&self) -> u64 {
+        let answered = self.by_status().take_while(|(status, _)| *status < 400);
+        answered.map(|(_, times)| times.total_count()).sum()
+    }
+
     /// Returns the status codes that occurred.
     pub(crate) fn by_status(&self) -> impl Iterator<Item = (u16, &LatencyHistogram)> {
         let by_code = self.by_status.iter().zip(MIN_STATUS..);

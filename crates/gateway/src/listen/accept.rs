@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use nearpath_types::log_limiter::LogLimiter;
 use nearpath_types::{Eip, InnerListener};
-use rustix::net::{SocketFlags, acceptfrom_with};
+use rustix::net::{Shutdown, SocketFlags, acceptfrom_with};
 use tokio::io::Interest;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -17,6 +17,9 @@ use super::accept_backoff::AcceptBackoff;
 use super::connection::serve_connection;
 use super::connection_limit::{ConnectionLimit, ConnectionRoom};
 use super::{ListenContext, ListenPort};
+
+/// Instances that find room for their connections on a thread, however many others open.
+const MIN_INNER_SOURCES: usize = 8;
 
 /// Accepts connections of one kind of callers.
 #[derive(Clone)]
@@ -29,24 +32,23 @@ pub(super) struct Acceptor {
     caller: Option<Eip>,
 }
 
-/// Serves the gateway's listeners inside instances, as long as the node sends any. They share the
-/// limits of the port for instances.
+/// Serves the gateway's listeners inside instances, as long as the node sends any. They have one limit
+/// of connections, as large as that of the port for instances.
 pub(super) async fn serve_inner_listeners(
     context: Rc<ListenContext>,
     port: Rc<ListenPort>,
     mut listeners: UnboundedReceiver<InnerListener>,
 ) {
-    let acceptor = Acceptor::new(context, port);
+    let acceptor = Acceptor {
+        limit: ConnectionLimit::with_sources(port.max_connections, MIN_INNER_SOURCES),
+        ..Acceptor::new(context, port)
+    };
     while let Some(InnerListener { socket, caller }) = listeners.recv().await {
         let acceptor = Acceptor {
             caller: Some(caller),
             ..acceptor.clone()
         };
-        tokio::task::spawn_local(async move {
-            if let Err(error) = acceptor.accept_connections(socket).await {
-                tracing::warn!(%caller, %error, "a listener inside an instance failed");
-            }
-        });
+        tokio::task::spawn_local(acceptor.accept_inner_connections(socket));
     }
 }
 
@@ -60,6 +62,20 @@ impl Acceptor {
         }
     }
 
+    /// Accepts an instance's calls until it ends. The drain does not end that: requests that it waits
+    /// for may call others.
+    async fn accept_inner_connections(self, socket: TcpListener) {
+        let nonblocking = socket.set_nonblocking(true);
+        let watched = nonblocking.and_then(|()| watch_readiness(socket));
+        match watched.map(EndedOnDrop) {
+            Ok(socket) => self.accept_until_ended(&socket.0).await,
+            Err(error) => {
+                let caller = self.caller.map(|eip| eip.0);
+                tracing::error!(?caller, %error, "a listener inside an instance cannot be served");
+            }
+        }
+    }
+
     /// Accepts connections until the drain begins. Above the limit of the port, a few connections
     /// serve the administrator, and further ones wait in the kernel's backlog. Connections above the
     /// share of their source are closed.
@@ -68,14 +84,14 @@ impl Acceptor {
         let socket = watch_readiness(socket)?;
         let drain = self.port.drain.clone();
         tokio::select! {
-            () = self.accept_until_dropped(&socket) => {}
+            () = self.accept_until_ended(&socket) => {}
             () = drain.signaled() => {}
         }
         Ok(())
     }
 
     /// Ends when an instance's own listener was shut down.
-    async fn accept_until_dropped(&self, socket: &SocketReadiness) {
+    async fn accept_until_ended(&self, socket: &SocketReadiness) {
         let (mut backoff, mut log_lines) = (AcceptBackoff::default(), LogLimiter::default());
         let totals = &self.context.worker.totals;
         loop {
@@ -91,6 +107,7 @@ impl Acceptor {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if self.has_ended(&error) => return,
                 Err(error) => {
+                    drop(room); // others may have it during the pause
                     // Out of file descriptors, the socket stays readable: without a pause this loop
                     // would spin.
                     let pause = backoff.next_delay();
@@ -126,6 +143,16 @@ impl Acceptor {
 /// readiness of any socket and leaves the system call to the caller, which is all that is needed
 /// here.
 type SocketReadiness = tokio::net::TcpStream;
+
+/// An instance's own listener. The node has another descriptor of it, so its end is more than a close:
+/// later connections would wait for an accept.
+struct EndedOnDrop(SocketReadiness);
+
+impl Drop for EndedOnDrop {
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Read); // it may have ended already
+    }
+}
 
 fn watch_readiness(socket: TcpListener) -> io::Result<SocketReadiness> {
     SocketReadiness::from_std(TcpStream::from(OwnedFd::from(socket)))

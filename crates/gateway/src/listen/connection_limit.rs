@@ -110,9 +110,14 @@ impl ConnectionRoom {
 impl ConnectionLimit {
     /// Creates a limit of `max_connections`, at least 1, with a reserve.
     pub(super) fn new(max_connections: usize) -> Self {
+        Self::with_sources(max_connections, 2)
+    }
+
+    /// Does the same, with room for `min_sources` sources.
+    pub(super) fn with_sources(max_connections: usize, min_sources: usize) -> Self {
         let max_connections = max_connections.max(1);
         Self {
-            regular: ConnectionPool::new(max_connections, max_connections.div_ceil(2)),
+            regular: ConnectionPool::new(max_connections, max_connections.div_ceil(min_sources)),
             reserve: ConnectionPool::new(RESERVE_CONNECTIONS, RESERVE_CONNECTIONS / 4),
         }
     }

@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, LocalSet};
 use super::conn_state::{ConnTable, ConnTimeouts, whole_ticks};
 use super::{ListenContext, ListenPort, accept, http3};
 use crate::GatewaySettings;
-use crate::context::{GatewayState, TICK_INTERVAL, WorkerContext};
+use crate::context::{BusyThread, GatewayState, TICK_INTERVAL, WorkerContext};
 use crate::deliver;
 use crate::invoke::{Invoker, LocalTask};
 use crate::request::ListenerZone;
@@ -31,6 +31,7 @@ pub(crate) struct ThreadSetup {
     pub http3: Vec<http3::Http3ListenPort>,
     pub services: Vec<LocalTask>,
     pub drain: drain::DrainWatch,
+    pub busy: BusyThread,
 }
 
 /// Serves until the drain, then until the last request has ended or the drain timeout has passed.
@@ -120,7 +121,11 @@ async fn serve_until_drained(
     // A dropped trigger counts as a stop.
     let cause = thread.drain.cause().unwrap_or(DrainCause::Stop);
     context.conn_table.drain_all(worker.current_tick(), cause);
-    let drained = tokio::time::timeout(settings.drain_timeout, worker.wait_until_idle()).await;
+    let drained = tokio::time::timeout(
+        settings.drain_timeout,
+        worker.wait_until_all_idle(thread.busy),
+    )
+    .await;
     if drained.is_err() {
         tracing::warn!(limit = ?settings.drain_timeout, "drain timeout: cutting the remaining requests");
         worker.recorder.begin_cutting();

@@ -63,9 +63,10 @@ pub(super) fn open_all(sockets: &[InnerSocket], to: impl AsFd) -> io::Result<()>
 /// of one user (`SO_REUSEPORT`, socket(7)), so the calling process has dropped its privileges.
 ///
 /// # Errors
-/// Fails when the receiver is gone.
+/// Fails when the address is taken, or the receiver is gone. The instance must not start then: the
+/// watchdog would answer at the address, and the function would call itself.
 pub(super) fn open_gateway_listener(addr: SocketAddrV4, to: impl AsFd) -> io::Result<()> {
-    send_opened(0, listen_beside_watchdog(addr), to)
+    send_opened(0, Ok(listen_beside_watchdog(addr)?), to)
 }
 
 fn listen_beside_watchdog(addr: SocketAddrV4) -> io::Result<OwnedFd> {

@@ -1,15 +1,13 @@
 //! Instances of each chain, as input of the placement.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
+use nearpath_types::FunctionId;
 use nearpath_types::policy::ChainPlacement;
-use nearpath_types::{FunctionId, InstanceId};
 
 use super::NodeAgent;
 use crate::chains::ChainIndex;
-use crate::machine::InstanceProcess;
-use crate::placement::placer::ChainThreads;
+use crate::placement::placer::{ChainMember, ChainThreads};
 
 impl NodeAgent {
     /// Returns whether any chain lets the node choose a processor.
@@ -36,17 +34,16 @@ impl NodeAgent {
                 placement: strictest_placement(chains, &domain),
                 // Only functions that run count: a sleeping one has no thread to share a processor
                 // with.
-                functions: functions.len(),
-                calls: functions.keys().map(|id| self.call_counter.count(id)).sum(),
-                members: functions.into_values().flatten().collect(),
+                functions: functions
+                    .into_iter()
+                    .map(|(id, members)| (id.clone(), members))
+                    .collect(),
             };
             (domain, threads)
         };
         running.into_iter().map(threads).collect()
     }
 }
-
-type ChainMember = (InstanceId, Arc<dyn InstanceProcess>);
 
 /// Returns the placement of a chain. If functions disagree, the most restrictive one applies.
 fn strictest_placement(chains: &ChainIndex, domain: &str) -> ChainPlacement {

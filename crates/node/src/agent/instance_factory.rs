@@ -73,9 +73,10 @@ impl InstanceFactory {
             .inspect_err(|_| self.allocations.release(allocation))?;
         instance.egress = egress_access(desired, policy);
         self.admit_to_domain(&mut instance, &desired.spec, policy);
-        self.add_local_gateway(&mut instance, policy);
-        if self.context.identities.serves_transport(policy.transport) {
-            self.add_identity(&mut instance, &desired.spec, policy);
+        let has_identity = self.context.identities.serves_transport(policy.transport);
+        self.add_local_gateway(&mut instance, policy, has_identity);
+        if has_identity {
+            add_identity(&mut instance, &desired.spec, policy);
         }
         let (record, order) = InstanceRecord::new_starting(allocation, desired, policy, now);
         tokio::spawn(Lifecycle::new(instance, desired, self.context.clone()).run(order));
@@ -107,41 +108,29 @@ impl InstanceFactory {
             .extend(chain::chain_variables(spec, policy, socket, has_network));
     }
 
-    /// Lets the gateway listen inside an instance that calls others. Without a network of its own the
-    /// loopback address is shared, and the gateway is called at its own.
-    fn add_local_gateway(&self, instance: &mut InstanceSpec, policy: &FunctionPolicy) {
-        let Some((_, gateway)) = self
+    /// Gives an instance that calls others a local gateway: the gateway itself, or the watchdog, which
+    /// calls others over QUIC with its identity. Without a network of its own the loopback address is
+    /// shared, and the gateway is called at its own.
+    fn add_local_gateway(
+        &self,
+        instance: &mut InstanceSpec,
+        policy: &FunctionPolicy,
+        has_identity: bool,
+    ) {
+        let Some(network) = self
             .network_of(instance)
             .filter(|_| !policy.calls.is_empty())
         else {
             return;
         };
         instance.local_gateway = Some(chain::LOCAL_GATEWAY_IP);
-        let listener = chain::gateway_listener(gateway);
-        instance.gateway_listener = Some(listener);
-        let variable = chain::GATEWAY_LISTENER_VARIABLE.to_owned();
-        instance.environment.insert(variable, listener.to_string());
-    }
-
-    /// Requests an identity for the instance. If it declares calls, its watchdog takes them in place
-    /// of the gateway, to send them directly.
-    fn add_identity(
-        &self,
-        instance: &mut InstanceSpec,
-        spec: &FunctionSpec,
-        policy: &FunctionPolicy,
-    ) {
-        instance
-            .environment
-            .extend(variables::identity_variables(policy.transport));
-        instance
-            .environment
-            .extend(chain::limit_variables(spec, policy));
-        let network = self.network_of(instance);
-        if let Some(network) = network.filter(|_| instance.gateway_listener.take().is_some()) {
-            instance
-                .environment
-                .extend(chain::local_gateway_variables(network));
+        let environment = &mut instance.environment;
+        if has_identity {
+            environment.extend(chain::watchdog_gateway_variables(network));
+        } else {
+            let listener = chain::gateway_listener(network.1);
+            instance.gateway_listener = Some(listener);
+            environment.extend(chain::gateway_listener_variable(listener));
         }
     }
 
@@ -227,6 +216,13 @@ impl InstanceFactory {
         self.domains.remove_instance(record.allocation.id);
         self.allocations.release(record.allocation);
     }
+}
+
+/// Requests an identity for the instance.
+fn add_identity(instance: &mut InstanceSpec, spec: &FunctionSpec, policy: &FunctionPolicy) {
+    let environment = &mut instance.environment;
+    environment.extend(variables::identity_variables(policy.transport));
+    environment.extend(chain::limit_variables(spec, policy));
 }
 
 /// Returns the egress destinations of the instances, with the secrets for them.

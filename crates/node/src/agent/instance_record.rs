@@ -12,6 +12,7 @@ use nearpath_types::{
 use tokio::sync::oneshot;
 
 use super::allocations::InstanceAllocation;
+use crate::instance::chain;
 use crate::instance::lifecycle::StopRequest;
 use crate::instance::notes::ServerNote;
 use crate::instance::variables;
@@ -116,6 +117,9 @@ impl InstanceRecord {
     /// Opens the way to its own server. Without it, calls go through the watchdog.
     pub(super) fn open_server(&mut self, note: ServerNote) {
         let Some(meter) = &self.meter else { return };
+        if note.addr.ip() == chain::LOCAL_GATEWAY_IP {
+            return; // the gateway, which would call itself
+        }
         match ProcessNetwork::open(&meter.process()) {
             Ok(network) => {
                 self.server = network.map(|network| {

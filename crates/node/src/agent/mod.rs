@@ -28,7 +28,7 @@ use nearpath_types::{
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
 
-use crate::config::{CallCounter, SettleHook};
+use crate::config::SettleHook;
 use crate::identity::DirectCallers;
 use crate::instance::ending::{EndReport, InstanceEnding};
 use crate::instance::lifecycle::{InstanceEvent, StopRequest};
@@ -67,7 +67,6 @@ pub(crate) struct NodeAgent {
     factory: InstanceFactory,
     publisher: StatePublisher,
     settle: SettleHook,
-    call_counter: CallCounter,
     metrics: NodeMetrics,
     functions: FunctionStates,
     instances: InstanceTable,
@@ -95,14 +94,14 @@ impl NodeAgent {
     pub(crate) fn new(
         factory: InstanceFactory,
         publisher: StatePublisher,
-        (settle, call_counter): (SettleHook, CallCounter),
+        settle: SettleHook,
+        placer: Placer,
         metrics: NodeMetrics,
     ) -> Self {
         Self {
             factory,
             publisher,
             settle,
-            call_counter,
             metrics,
             functions: BTreeMap::new(),
             instances: InstanceTable::default(),
@@ -115,7 +114,7 @@ impl NodeAgent {
             version_waiters: Vec::new(),
             needed: BTreeMap::new(),
             has_collected: false,
-            placer: Placer::new(),
+            placer,
             next_placement: tokio::time::Instant::now() + PLACEMENT_INTERVAL,
         }
     }

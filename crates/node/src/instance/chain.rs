@@ -13,8 +13,6 @@ use crate::machine::DISPATCH_PATH;
 /// port.
 pub const LOCAL_GATEWAY_IP: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Tells the watchdog that the gateway listens on the same port, at another address.
-pub const GATEWAY_LISTENER_VARIABLE: &str = "NEARPATH_GATEWAY_LISTENER";
 /// The watchdog's variable.
 const MAX_INFLIGHT: &str = "max_inflight";
 
@@ -30,6 +28,11 @@ pub fn uses_shared_memory(spec: &FunctionSpec) -> bool {
 /// Returns the address of the gateway's listener inside an instance.
 pub fn gateway_listener(gateway: SocketAddr) -> SocketAddrV4 {
     SocketAddrV4::new(LOCAL_GATEWAY_IP, gateway.port())
+}
+
+/// Returns the variable that tells the watchdog of the gateway's listener on the same port.
+pub fn gateway_listener_variable(listener: SocketAddrV4) -> [(String, String); 1] {
+    [("NEARPATH_GATEWAY_LISTENER".to_owned(), listener.to_string())]
 }
 
 /// Returns variables for an instance with a domain socket at `socket` on the host.
@@ -72,7 +75,7 @@ pub fn limit_variables(spec: &FunctionSpec, limits: &FunctionPolicy) -> Vec<(Str
 
 /// Returns variables for an instance whose watchdog takes its calls: its local gateway, the gateway's
 /// address and its own.
-pub fn local_gateway_variables((eip, gateway): (Eip, SocketAddr)) -> [(String, String); 3] {
+pub fn watchdog_gateway_variables((eip, gateway): (Eip, SocketAddr)) -> [(String, String); 3] {
     let local_gateway = gateway_listener(gateway);
     let variables = [
         ("NEARPATH_PICKUP", local_gateway.to_string()),
@@ -111,7 +114,7 @@ mod tests {
     fn the_socket_and_both_gateway_addresses_are_set() {
         let mut variables = variables_of(None, true);
         let gateway = "10.62.0.1:8080".parse().unwrap();
-        variables.extend(local_gateway_variables((
+        variables.extend(watchdog_gateway_variables((
             Eip([10, 62, 0, 9].into()),
             gateway,
         )));

@@ -11,6 +11,9 @@ pub(crate) mod placer;
 #[cfg(test)]
 mod simulation;
 
+use std::collections::BTreeMap;
+
+use nearpath_types::FunctionId;
 use nearpath_types::policy::ChainPlacement;
 
 /// Maximum load at which a chain may get a processor, as a share of one.
@@ -30,32 +33,76 @@ pub const SETTLED_ROUNDS: u32 = 64;
 
 /// Load of other programs on a processor at which chains leave it.
 pub const MIN_FOREIGN_TO_LEAVE: f64 = 0.3;
-/// CPU time of a chain for one call, in seconds, above which its wake-ups cost little, and a trial
-/// could gain nothing.
+/// CPU time of a function for one call, in seconds, above which its wake-ups cost little, and a trial
+/// of its chain could gain nothing.
 pub const MAX_TRIAL_CALL_SECONDS: f64 = 500e-6;
 /// CPU time of a chain, in processors, above which one processor cannot be enough, although its calls
 /// would cost less there.
 pub const MAX_TRIAL_SHARE: f64 = 2.0;
-/// Growth of the calls with all processors for which a chain gives up its own.
+/// Growth of a function's calls on all processors for which its chain gives up its own.
 pub const MIN_SPREAD_GAIN: f64 = 1.1;
-/// Part of the calls that a chain must keep on one processor: it needs less CPU time for them.
+/// Part of its calls that each function must keep on one processor: it needs less CPU time for them.
 pub const MIN_SHARED_CALLS: f64 = 0.95;
+/// Calls of a function, a second, below which their number says nothing about a placement.
+pub const MIN_COMPARED_CALLS: f64 = 10.0;
+/// CPU time of a function, in processors, below which it has no part in a chain's load.
+pub const MIN_COMPARED_SHARE: f64 = 0.02;
+/// Rounds from a trial of all processors to the next one. It costs little: the chain wakes itself
+/// across processors for one round.
+pub const TRIAL_PAUSE_ROUNDS: u32 = 16;
 
-/// Load of a chain since the last round.
+/// Load of a function since the last round.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct ChainLoad {
+pub struct FunctionLoad {
     /// CPU time of its instances, in processors.
     pub used: f64,
-    /// Ended calls of its functions, a second; 0 where they are not counted.
+    /// Answered calls, a second; 0 where they are not counted.
     pub calls: f64,
+}
+
+impl FunctionLoad {
+    /// Returns whether a call costs so little that its wake-ups matter.
+    fn has_short_calls(self) -> bool {
+        self.calls > 0.0 && self.used / self.calls <= MAX_TRIAL_CALL_SECONDS
+    }
+}
+
+/// Load of a chain since the last round.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ChainLoad {
+    /// Its functions with running instances.
+    pub functions: BTreeMap<FunctionId, FunctionLoad>,
     /// CPU time of the platform's own process, in processors. It serves all chains.
     pub platform: f64,
 }
 
 impl ChainLoad {
-    /// Returns whether a call costs so little that its wake-ups matter.
+    /// Returns the CPU time of all functions, in processors.
+    pub fn used(&self) -> f64 {
+        self.functions.values().map(|one| one.used).sum()
+    }
+
+    /// Returns whether all calls that matter are short.
     fn has_short_calls(&self) -> bool {
-        self.calls > 0.0 && self.used / self.calls <= MAX_TRIAL_CALL_SECONDS
+        let mut loaded = self
+            .functions
+            .values()
+            .filter(|one| one.used >= MIN_COMPARED_SHARE);
+        loaded.all(|one| one.has_short_calls()) && self.used() >= MIN_COMPARED_SHARE
+    }
+
+    /// Returns, for each function with enough calls in an earlier round, by which factor its calls
+    /// have changed since.
+    fn changes_since(&self, before: &Self) -> impl Iterator<Item = f64> {
+        let compared = before
+            .functions
+            .iter()
+            .filter(|(_, one)| one.calls >= MIN_COMPARED_CALLS);
+        compared.map(|(id, one)| {
+            self.functions
+                .get(id)
+                .map_or(0.0, |now| now.calls / one.calls)
+        })
     }
 }
 
@@ -84,13 +131,13 @@ pub struct ChainCpu {
     trial: Option<Trial>,
 }
 
-/// Trial of a placement for one round, with the calls a second before it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Trial {
-    /// On all processors, instead of the processor `home`.
-    Spread { home: usize, calls: f64 },
-    /// On one processor.
-    Shared { calls: f64 },
+/// Trial of a placement for one round.
+#[derive(Debug, Clone, PartialEq)]
+struct Trial {
+    /// Processor that the chain had before; `None`: all, and the trial is for one.
+    home: Option<usize>,
+    /// Load before.
+    before: ChainLoad,
 }
 
 impl ChainCpu {
@@ -108,7 +155,8 @@ impl ChainCpu {
         match placement {
             ChainPlacement::Spread => *self = Self::default(),
             ChainPlacement::Core if cores.len() > 1 => {
-                self.cpu = self.cpu.or_else(|| least_loaded(cores, f64::INFINITY))
+                self.cpu = self.cpu.or_else(|| least_loaded(cores, f64::INFINITY));
+                self.trial = None;
             }
             ChainPlacement::Core | ChainPlacement::Auto => {}
         }
@@ -119,7 +167,7 @@ impl ChainCpu {
     pub fn decide_cpu(
         &mut self,
         placement: ChainPlacement,
-        load: ChainLoad,
+        load: &ChainLoad,
         cores: &[CpuLoad],
     ) -> Option<usize> {
         self.apply_policy(placement, cores);
@@ -127,7 +175,7 @@ impl ChainCpu {
             self.away_rounds = self.away_rounds.saturating_sub(1);
             match (self.cpu, self.trial.take()) {
                 (Some(number), _) if has_foreign_load(number, load, cores) => self.leave_cpu(),
-                (_, Some(trial)) => self.end_trial(trial, load),
+                (_, Some(trial)) => self.end_trial(&trial, load),
                 (Some(number), None) if is_full(number, load, cores) => {
                     self.outgrow_cpu(number, load);
                 }
@@ -162,28 +210,38 @@ impl ChainCpu {
     }
 
     /// Leaves a full processor: for a trial where the calls are short, else for long.
-    fn outgrow_cpu(&mut self, home: usize, load: ChainLoad) {
+    fn outgrow_cpu(&mut self, home: usize, load: &ChainLoad) {
         if !load.has_short_calls() {
             self.leave_cpu();
         } else if self.away_rounds == 0 {
-            let calls = load.calls;
-            (self.cpu, self.trial) = (None, Some(Trial::Spread { home, calls }));
+            self.begin_trial(Some(home), None, load);
         }
     }
 
-    fn end_trial(&mut self, trial: Trial, load: ChainLoad) {
-        let cpu = match trial {
-            Trial::Spread { home, calls } => (load.calls < MIN_SPREAD_GAIN * calls).then_some(home),
-            Trial::Shared { calls } => self.cpu.filter(|_| load.calls >= MIN_SHARED_CALLS * calls),
-        };
-        (self.cpu, self.calm_rounds) = (cpu, 0);
-        self.pause();
+    fn begin_trial(&mut self, home: Option<usize>, cpu: Option<usize>, load: &ChainLoad) {
+        let before = load.clone();
+        (self.cpu, self.trial) = (cpu, Some(Trial { home, before }));
     }
 
-    fn wait_for_cpu(&mut self, load: ChainLoad, cores: &[CpuLoad]) {
-        let is_small = load.used <= MAX_SMALL_SHARE;
+    fn end_trial(&mut self, trial: &Trial, load: &ChainLoad) {
+        let mut changes = load.changes_since(&trial.before);
+        let is_kept = match trial.home {
+            Some(_) => changes.any(|factor| factor >= MIN_SPREAD_GAIN),
+            None => changes.all(|factor| factor >= MIN_SHARED_CALLS),
+        };
+        drop(changes);
+        let cpu = if is_kept { self.cpu } else { trial.home };
+        (self.cpu, self.calm_rounds) = (cpu, 0);
+        match cpu {
+            Some(_) => self.away_rounds = TRIAL_PAUSE_ROUNDS,
+            None => self.pause(),
+        }
+    }
+
+    fn wait_for_cpu(&mut self, load: &ChainLoad, cores: &[CpuLoad]) {
+        let is_small = load.used() <= MAX_SMALL_SHARE;
         // A large chain of short calls may be large because it is spread.
-        let may_try = load.used <= MAX_TRIAL_SHARE
+        let may_try = load.used() <= MAX_TRIAL_SHARE
             && load.has_short_calls()
             && foreign_share(load, cores) < MIN_FOREIGN_TO_LEAVE;
         self.calm_rounds = if is_small || may_try {
@@ -198,24 +256,25 @@ impl ChainCpu {
         if is_small {
             self.cpu = least_loaded(cores, MAX_BUSY_TO_JOIN);
         } else {
-            self.cpu = least_loaded(cores, f64::INFINITY);
-            self.trial = Some(Trial::Shared { calls: load.calls });
+            self.begin_trial(None, least_loaded(cores, f64::INFINITY), load);
         }
     }
 }
 
 /// Returns whether a chain or its processor has no CPU time left.
-fn is_full(number: usize, load: ChainLoad, cores: &[CpuLoad]) -> bool {
-    load.used >= MAX_SHARED_SHARE || busy_share(number, cores) >= MIN_BUSY_TO_LEAVE
+fn is_full(number: usize, load: &ChainLoad, cores: &[CpuLoad]) -> bool {
+    load.used() >= MAX_SHARED_SHARE || busy_share(number, cores) >= MIN_BUSY_TO_LEAVE
 }
 
 /// Returns whether other programs keep a chain's processor busy.
 ///
 /// Applies even if no processor is better: together the chain waits behind others as a batch, while
 /// spread it preempts them.
-fn has_foreign_load(number: usize, load: ChainLoad, cores: &[CpuLoad]) -> bool {
+fn has_foreign_load(number: usize, load: &ChainLoad, cores: &[CpuLoad]) -> bool {
     let busy = busy_share(number, cores);
-    busy >= MIN_BUSY_TO_LEAVE && busy - load.used - load.platform >= MIN_FOREIGN_TO_LEAVE
+    // The platform's threads run on all processors.
+    let platform = load.platform / cores.len() as f64;
+    busy >= MIN_BUSY_TO_LEAVE && busy - load.used() - platform >= MIN_FOREIGN_TO_LEAVE
 }
 
 fn busy_share(number: usize, cores: &[CpuLoad]) -> f64 {
@@ -224,9 +283,9 @@ fn busy_share(number: usize, cores: &[CpuLoad]) -> f64 {
 }
 
 /// Returns the load of other programs on all processors, as a share of one.
-fn foreign_share(load: ChainLoad, cores: &[CpuLoad]) -> f64 {
+fn foreign_share(load: &ChainLoad, cores: &[CpuLoad]) -> f64 {
     let busy: f64 = cores.iter().map(|core| core.busy).sum();
-    (busy - load.used - load.platform) / cores.len() as f64
+    (busy - load.used() - load.platform) / cores.len() as f64
 }
 
 /// Returns the processor with the fewest chains and the most idle time, of those up to `max_busy`.

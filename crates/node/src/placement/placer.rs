@@ -1,36 +1,42 @@
 //! The driver of the placement: measures, asks each chain's [`ChainCpu`], and moves its instances.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nearpath_kernel::cores::{self, CpuTicks};
-use nearpath_types::InstanceId;
 use nearpath_types::policy::ChainPlacement;
+use nearpath_types::{FunctionId, InstanceId};
 
-use super::{ChainCpu, ChainLoad, CpuLoad};
+use super::{ChainCpu, ChainLoad, CpuLoad, FunctionLoad};
+use crate::config::CallCounter;
+use crate::domain_stats::DomainStats;
 use crate::machine::InstanceProcess;
 
 /// Interval of measurements. A chain that outgrows its processor waits up to this time.
 pub(crate) const PLACEMENT_INTERVAL: Duration = Duration::from_secs(2);
 
+/// A running instance, and its process.
+pub(crate) type ChainMember = (InstanceId, Arc<dyn InstanceProcess>);
+
 /// The running instances of a chain.
 pub(crate) struct ChainThreads {
     pub(crate) placement: ChainPlacement,
-    /// Number of functions with running instances.
-    pub(crate) functions: usize,
-    /// Ended calls of its functions so far.
-    pub(crate) calls: u64,
-    pub(crate) members: Vec<(InstanceId, Arc<dyn InstanceProcess>)>,
+    /// Functions with running instances.
+    pub(crate) functions: BTreeMap<FunctionId, Vec<ChainMember>>,
 }
 
 impl ChainThreads {
     /// Returns the effective placement: a single function has nothing to share a processor with.
     fn placement(&self) -> ChainPlacement {
         match self.placement {
-            ChainPlacement::Auto if self.functions < 2 => ChainPlacement::Spread,
+            ChainPlacement::Auto if self.functions.len() < 2 => ChainPlacement::Spread,
             placement => placement,
         }
+    }
+
+    fn members(&self) -> impl Iterator<Item = &ChainMember> {
+        self.functions.values().flatten()
     }
 }
 
@@ -41,11 +47,14 @@ type ThreadsByChain = BTreeMap<String, ChainThreads>;
 pub(crate) struct Placer(Arc<Mutex<PlacementState>>);
 
 impl Placer {
-    /// Creates a placer without placements.
-    pub(crate) fn new() -> Self {
+    /// Creates a placer without placements. Both arguments count calls: those of the gateway, and
+    /// those through memory.
+    pub(crate) fn new(gateway_calls: CallCounter, memory_calls: DomainStats) -> Self {
         let allowed = cores::allowed_cpus().unwrap_or_default();
         Self(Arc::new(Mutex::new(PlacementState {
             allowed_cpus: allowed,
+            gateway_calls,
+            memory_calls,
             ..PlacementState::default()
         })))
     }
@@ -73,14 +82,31 @@ struct PlacementState {
     /// Processors that the node may use.
     allowed_cpus: Vec<usize>,
     chain_cpus: BTreeMap<String, ChainCpu>,
-    /// Calls of each chain at the last measurement.
-    last_calls: BTreeMap<String, u64>,
+    gateway_calls: CallCounter,
+    memory_calls: DomainStats,
+    /// Calls of each function at the last measurement.
+    last_calls: HashMap<FunctionId, u64>,
     /// CPU time of this process at the last measurement.
     last_platform_time: Duration,
     instances: HashMap<InstanceId, PlacedInstance>,
     /// Processor usage at the last measurement, and load since then.
     last_ticks: Option<(Instant, Vec<CpuTicks>)>,
     busy_shares: Vec<(usize, f64)>,
+}
+
+/// Usage of a function between two measurements.
+struct FunctionUsage {
+    cpu_time: Duration,
+    calls: u64,
+}
+
+impl FunctionUsage {
+    fn per_second(self, seconds: f64) -> FunctionLoad {
+        FunctionLoad {
+            used: self.cpu_time.as_secs_f64() / seconds,
+            calls: self.calls as f64 / seconds,
+        }
+    }
 }
 
 /// An instance at the last measurement.
@@ -100,8 +126,7 @@ impl PlacementState {
         let since = before.map(|(at, old)| (now.duration_since(at), old));
         self.retain_living(chains);
         // Also without an earlier measurement: it is the base of the next one.
-        let used: Vec<_> = chains.values().map(|chain| self.used_time(chain)).collect();
-        let calls: Vec<_> = chains.iter().map(|chain| self.new_calls(chain)).collect();
+        let usage = self.measure_usage(chains);
         let platform_time = cores::process_time();
         let platform = platform_time.saturating_sub(self.last_platform_time);
         self.last_platform_time = platform_time;
@@ -112,23 +137,24 @@ impl PlacementState {
         self.busy_shares = self.busy_since(&old);
         // Two calls in quick succession must not divide by zero.
         let seconds = elapsed.as_secs_f64().max(1e-3);
-        for ((domain, chain), (used, calls)) in chains.iter().zip(used.into_iter().zip(calls)) {
+        for ((domain, chain), functions) in chains.iter().zip(usage) {
             let load = ChainLoad {
-                used: used.as_secs_f64() / seconds,
-                calls: calls as f64 / seconds,
+                functions: functions
+                    .into_iter()
+                    .map(|(id, one)| (id, one.per_second(seconds)))
+                    .collect(),
                 platform: platform.as_secs_f64() / seconds,
             };
             let cores = self.cpu_loads(domain);
             let chain_cpu = self.chain_cpus.entry(domain.clone()).or_default();
             let before = chain_cpu.cpu();
-            let after = chain_cpu.decide_cpu(chain.placement(), load, &cores);
+            let after = chain_cpu.decide_cpu(chain.placement(), &load, &cores);
             if before != after {
                 tracing::info!(
                     domain,
                     from = before,
                     to = after,
-                    used = load.used,
-                    calls = load.calls,
+                    used = load.used(),
                     "the chain's processor"
                 );
             }
@@ -158,21 +184,41 @@ impl PlacementState {
     fn retain_living(&mut self, chains: &ThreadsByChain) {
         self.chain_cpus
             .retain(|domain, _| chains.contains_key(domain));
-        self.last_calls
-            .retain(|domain, _| chains.contains_key(domain));
-        let is_alive = |id: &InstanceId| {
-            chains
-                .values()
-                .any(|chain| chain.members.iter().any(|(instance, _)| instance == id))
-        };
-        self.instances.retain(|id, _| is_alive(id));
+        let members = chains.values().flat_map(ChainThreads::members);
+        let alive: HashSet<_> = members.map(|(id, _)| *id).collect();
+        self.instances.retain(|id, _| alive.contains(id));
     }
 
-    /// Returns the CPU time of a chain since the last measurement. New instances count from the
+    /// Returns what each function of each chain has used since the last measurement.
+    fn measure_usage(
+        &mut self,
+        chains: &ThreadsByChain,
+    ) -> Vec<BTreeMap<FunctionId, FunctionUsage>> {
+        let last_calls = std::mem::take(&mut self.last_calls);
+        let usage_of = |(domain, chain): (&String, &ChainThreads)| {
+            let functions = chain.functions.iter().map(|(id, members)| {
+                let calls =
+                    self.gateway_calls.count(id) + self.memory_calls.answered_calls(domain, id);
+                self.last_calls.insert(id.clone(), calls);
+                let usage = FunctionUsage {
+                    cpu_time: self.used_time(members),
+                    // The count of a function that did not run then is that of its whole history.
+                    calls: last_calls
+                        .get(id)
+                        .map_or(0, |last| calls.saturating_sub(*last)),
+                };
+                (id.clone(), usage)
+            });
+            functions.collect()
+        };
+        chains.iter().map(usage_of).collect()
+    }
+
+    /// Returns the CPU time of a function since the last measurement. New instances count from the
     /// next one on.
-    fn used_time(&mut self, chain: &ChainThreads) -> Duration {
+    fn used_time(&mut self, members: &[ChainMember]) -> Duration {
         let mut sum = Duration::ZERO;
-        for (id, process) in &chain.members {
+        for (id, process) in members {
             let instance = self.instances.entry(*id).or_default();
             let now = process.cpu_time();
             sum += now
@@ -181,13 +227,6 @@ impl PlacementState {
             instance.cpu_time = now;
         }
         sum
-    }
-
-    /// Returns the calls of a chain that ended since the last measurement.
-    fn new_calls(&mut self, (domain, chain): (&String, &ChainThreads)) -> u64 {
-        let last = self.last_calls.insert(domain.clone(), chain.calls);
-        // The sum falls when a function is removed.
-        last.map_or(0, |last| chain.calls.saturating_sub(last))
     }
 
     fn busy_since(&self, old: &[CpuTicks]) -> Vec<(usize, f64)> {
@@ -232,7 +271,7 @@ impl PlacementState {
     fn move_instances(&mut self, chains: &ThreadsByChain) {
         for (domain, chain) in chains {
             let to = self.chain_cpus.get(domain).and_then(ChainCpu::cpu);
-            for (id, process) in &chain.members {
+            for (id, process) in chain.members() {
                 let instance = self.instances.entry(*id).or_default();
                 if instance.placed_on != to {
                     // An error means that the instance has ended meanwhile.

@@ -5,8 +5,8 @@ use nearpath_types::policy::ChainPlacement;
 use proptest::prelude::*;
 
 use super::{
-    AWAY_ROUNDS, CALM_ROUNDS, ChainCpu, ChainLoad, CpuLoad, MAX_SHARED_SHARE, MAX_TRIAL_SHARE,
-    SETTLED_ROUNDS, Trial,
+    AWAY_ROUNDS, CALM_ROUNDS, ChainCpu, ChainLoad, CpuLoad, FunctionLoad, MAX_SHARED_SHARE,
+    MAX_TRIAL_SHARE, SETTLED_ROUNDS, TRIAL_PAUSE_ROUNDS,
 };
 
 /// Simulates the kernel's scheduler for one period.
@@ -46,16 +46,28 @@ fn run_rounds(
     let mut places = Vec::new();
     for _ in 0..looks {
         let (used, cores) = run_period(chain_cpu.cpu(), demand, others);
-        places.push(chain_cpu.decide_cpu(ChainPlacement::Auto, uncounted(used), &cores));
+        places.push(chain_cpu.decide_cpu(ChainPlacement::Auto, &uncounted(used), &cores));
     }
     places
 }
 
 /// Load of a chain whose calls are not counted.
 fn uncounted(used: f64) -> ChainLoad {
+    load_of(&[("one", used, 0.0)], 0.0)
+}
+
+/// Load of functions, by name, CPU time and calls.
+fn load_of(functions: &[(&str, f64, f64)], platform: f64) -> ChainLoad {
+    let one = |(name, used, calls): &(&str, f64, f64)| {
+        let load = FunctionLoad {
+            used: *used,
+            calls: *calls,
+        };
+        (name.parse().unwrap(), load)
+    };
     ChainLoad {
-        used,
-        ..ChainLoad::default()
+        functions: functions.iter().map(one).collect(),
+        platform,
     }
 }
 
@@ -149,7 +161,7 @@ fn explicit_placement_needs_no_measurement() {
         Some(5)
     );
     assert_eq!(
-        chain_cpu.decide_cpu(ChainPlacement::Core, uncounted(7.0), &crowded),
+        chain_cpu.decide_cpu(ChainPlacement::Core, &uncounted(7.0), &crowded),
         Some(5),
         "requested by policy"
     );
@@ -196,12 +208,7 @@ impl ShortCalls {
             busy: busy(cpu),
             chains: 0,
         });
-        let load = ChainLoad {
-            used,
-            calls,
-            platform: 0.0,
-        };
-        (load, loads.collect())
+        (load_of(&[("one", used, calls)], 0.0), loads.collect())
     }
 
     /// Runs several rounds; returns the processor after each.
@@ -213,7 +220,7 @@ impl ShortCalls {
     ) -> Vec<Option<usize>> {
         let one_round = |_| {
             let (load, loads) = self.run_period(chain_cpu.cpu(), cores);
-            chain_cpu.decide_cpu(ChainPlacement::Auto, load, &loads)
+            chain_cpu.decide_cpu(ChainPlacement::Auto, &load, &loads)
         };
         (0..rounds).map(one_round).collect()
     }
@@ -233,10 +240,10 @@ fn a_full_cpu_is_kept_while_all_would_answer_fewer_calls() {
     };
     let mut chain_cpu = ChainCpu::default();
     run_rounds(&mut chain_cpu, 0.1, &[0.0, 0.0], 10);
-    assert!(shared_rounds(&chain.run_rounds(&mut chain_cpu, 2, 1_000)) >= 980);
+    assert!(shared_rounds(&chain.run_rounds(&mut chain_cpu, 2, 1_000)) >= 930);
     // The same chain under load from the start.
     let places = chain.run_rounds(&mut ChainCpu::default(), 2, 1_000);
-    assert!(shared_rounds(&places) >= 980);
+    assert!(shared_rounds(&places) >= 930);
 }
 
 #[test]
@@ -284,19 +291,76 @@ fn other_programs_end_a_stay_and_the_platform_does_not() {
         busy: if cpu == here { 1.0 } else { 0.2 },
         chains: 0,
     });
-    let load = |platform| ChainLoad {
-        used: 0.5,
-        calls: 10_000.0,
-        platform,
-    };
+    let load = |platform| load_of(&[("one", 0.5, 10_000.0)], platform);
     let mut other = chain_cpu.clone();
-    chain_cpu.decide_cpu(ChainPlacement::Auto, load(0.5), &cores);
-    assert!(matches!(chain_cpu.trial, Some(Trial::Spread { .. })));
+    chain_cpu.decide_cpu(ChainPlacement::Auto, &load(0.6), &cores);
+    assert!(chain_cpu.trial.is_some());
     assert_eq!(
-        other.decide_cpu(ChainPlacement::Auto, load(0.1), &cores),
+        other.decide_cpu(ChainPlacement::Auto, &load(0.1), &cores),
         None
     );
     assert!(other.trial.is_none() && other.away_rounds > 0);
+}
+
+#[test]
+fn a_chain_that_grows_after_a_trial_is_tried_again_soon() {
+    let chain = |offered| ShortCalls {
+        offered,
+        shared_seconds: 60e-6,
+        spread_seconds: 80e-6,
+    };
+    let mut chain_cpu = ChainCpu::default();
+    run_rounds(&mut chain_cpu, 0.1, &[0.0; 4], 10);
+    // One processor serves these calls, nearly full: each trial changes nothing.
+    let calm = chain(15_000.0).run_rounds(&mut chain_cpu, 4, 500);
+    assert!(shared_rounds(&calm) >= 460);
+    let places = chain(50_000.0).run_rounds(&mut chain_cpu, 4, 100);
+    assert!(shared_rounds(&places) <= TRIAL_PAUSE_ROUNDS as usize + 1);
+}
+
+#[test]
+fn many_short_calls_do_not_hide_few_long_ones() {
+    let idle = idle_cpus(2);
+    let mut chain_cpu = ChainCpu::default();
+    run_rounds(&mut chain_cpu, 0.1, &[0.0, 0.0], 10);
+    let load = load_of(&[("many", 0.2, 10_000.0), ("long", 0.8, 16.0)], 0.0);
+    assert_eq!(
+        chain_cpu.decide_cpu(ChainPlacement::Auto, &load, &idle),
+        None
+    );
+    assert!(chain_cpu.trial.is_none(), "it leaves for long");
+    let spread = load_of(&[("many", 0.2, 10_000.0), ("long", 1.0, 20.0)], 0.0);
+    for _ in 0..100 {
+        let place = chain_cpu.decide_cpu(ChainPlacement::Auto, &spread, &idle);
+        assert_eq!(place, None, "never tried on one");
+    }
+}
+
+#[test]
+fn one_processor_is_kept_only_if_each_function_keeps_its_calls() {
+    let idle = idle_cpus(2);
+    let spread = load_of(&[("first", 0.5, 10_000.0), ("second", 0.5, 5_000.0)], 0.0);
+    for (second, is_kept) in [(4_900.0, true), (4_000.0, false)] {
+        let mut chain_cpu = ChainCpu::default();
+        while chain_cpu.trial.is_none() {
+            chain_cpu.decide_cpu(ChainPlacement::Auto, &spread, &idle);
+        }
+        let shared = load_of(&[("first", 0.3, 10_000.0), ("second", 0.3, second)], 0.0);
+        let place = chain_cpu.decide_cpu(ChainPlacement::Auto, &shared, &idle);
+        assert_eq!(place.is_some(), is_kept, "{second}");
+    }
+}
+
+#[test]
+fn an_explicit_placement_ends_a_trial() {
+    let idle = idle_cpus(2);
+    let spread = load_of(&[("first", 1.0, 10_000.0)], 0.0);
+    let mut chain_cpu = ChainCpu::default();
+    while chain_cpu.trial.is_none() {
+        chain_cpu.decide_cpu(ChainPlacement::Auto, &spread, &idle);
+    }
+    chain_cpu.apply_policy(ChainPlacement::Core, &idle);
+    assert!(chain_cpu.trial.is_none());
 }
 
 fn any_placement() -> impl Strategy<Value = ChainPlacement> {
@@ -312,7 +376,7 @@ proptest! {
         for (placement, used, busy) in looks {
             let cores: Vec<_> =
                 busy.into_iter().enumerate().map(|(number, busy)| CpuLoad { cpu: number, busy, chains: 0 }).collect();
-            let place = chain_cpu.decide_cpu(placement, uncounted(used), &cores);
+            let place = chain_cpu.decide_cpu(placement, &uncounted(used), &cores);
             prop_assert!(place.is_none_or(|place| place < cores.len() && cores.len() > 1));
             prop_assert!(placement != ChainPlacement::Auto || used < MAX_SHARED_SHARE || place.is_none());
             prop_assert_eq!(placement == ChainPlacement::Core && cores.len() > 1, placement == ChainPlacement::Core && place.is_some());
@@ -327,7 +391,7 @@ proptest! {
         let mut places = Vec::new();
         for (demand, a, b) in loads {
             let (used, cores) = run_period(chain_cpu.cpu(), demand, &[a, b]);
-            places.push(chain_cpu.decide_cpu(ChainPlacement::Auto, uncounted(used), &cores));
+            places.push(chain_cpu.decide_cpu(ChainPlacement::Auto, &uncounted(used), &cores));
         }
         let doublings = (AWAY_ROUNDS.1 / AWAY_ROUNDS.0).ilog2() as usize + 1;
         prop_assert!(count_moves(&places) <= 2 * (doublings + places.len() / SETTLED_ROUNDS as usize));
@@ -346,7 +410,9 @@ proptest! {
             places.extend(chain.run_rounds(&mut chain_cpu, cores, 1));
         }
         let doublings = (AWAY_ROUNDS.1 / AWAY_ROUNDS.0).ilog2() as usize + 1;
-        prop_assert!(count_moves(&places) <= 4 * (doublings + places.len() / SETTLED_ROUNDS as usize));
+        let trials = places.len() / TRIAL_PAUSE_ROUNDS as usize + 1;
+        let leaves = doublings + places.len() / SETTLED_ROUNDS as usize;
+        prop_assert!(count_moves(&places) <= 2 * trials + 4 * leaves);
     }
 
     /// A chain that needs more than one processor is spread nearly all the time.

@@ -1,9 +1,10 @@
 //! Calls of the tenant's code to other functions, taken inside the instance:
 //! `http://gateway:8080/function/NAME`.
 //!
-//! In an instance of a chain the name `gateway` resolves to a loopback address on which the
-//! watchdog listens. Calls over a declared edge that shared memory can carry go through it
-//! ([`via_shm`]). Calls to functions reached over QUIC go straight to an instance ([`via_quic`]).
+//! In an instance with an identity the name `gateway` resolves to a loopback address on which the
+//! watchdog listens; in others, the gateway itself does. Calls over a declared edge that shared
+//! memory can carry go through it ([`via_shm`]). Calls to functions reached over QUIC go straight to
+//! an instance ([`via_quic`]).
 //! Everything else goes unchanged to the gateway ([`via_gateway`]), which refuses, wakes and
 //! queues, and knows the caller by its eIP. The listener outlives the drain, because calls that are
 //! being finished may call others.

@@ -98,19 +98,25 @@ impl SocketTable {
     }
 
     fn from_lines<'a>(lines: impl Iterator<Item = &'a str>, own_uid: u32) -> Self {
-        let mut sockets = Self::default();
+        let (mut sockets, mut of_others) = (Self::default(), Vec::new());
         for line in lines.filter_map(parse_line) {
             match line.state {
                 LISTEN_STATE => drop(sockets.listeners.insert(line.inode, line.local_port)),
                 ESTABLISHED_STATE => {
                     sockets.connected.insert(line.local_port);
                     if line.uid != own_uid {
-                        sockets.connected_by_others.insert(line.remote_port);
+                        of_others.push((line.local_port, line.remote_port));
                     }
                 }
                 _ => {}
             }
         }
+        // The gateway also accepts connections here, whose remote ports the tenant chooses.
+        let listening: BTreeSet<_> = sockets.listeners.values().copied().collect();
+        let opened = of_others
+            .into_iter()
+            .filter(|(local, _)| !listening.contains(local));
+        sockets.connected_by_others = opened.map(|(_, remote)| remote).collect();
         sockets
     }
 }
@@ -185,6 +191,12 @@ mod tests {
                 sockets.connected_by_others.contains(&8080),
                 is_gateway,
                 "{text}"
+            );
+            let accepted = "0: 00000000:D431 00000000:0000 0A 0:0 00:0 0 0 0 1 1 0000";
+            let sockets = SocketTable::from_lines(text.lines().chain([accepted]), own_uid);
+            assert!(
+                sockets.connected_by_others.is_empty(),
+                "it was accepted here"
             );
         }
     }

@@ -74,12 +74,20 @@ where
 /// Writes head and body.
 pub(super) async fn write_whole<T>(
     connection: &mut BufferedConnection<T>,
-    out: BytesMut,
+    mut out: BytesMut,
     body: Bytes,
 ) -> io::Result<()>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
+    if body.len() <= out.capacity() - out.len() {
+        // One buffer costs the kernel less than two, and the slot is free at once.
+        out.put_slice(&body);
+        drop(body);
+        connection.stream.write_all(&out).await?;
+        connection.state.note_flushed();
+        return Ok(());
+    }
     // One vectored write for head and body, straight from the slot.
     let mut all = out.chain(body);
     let first_write = poll!(pin!(connection.stream.write_all_buf(&mut all)));

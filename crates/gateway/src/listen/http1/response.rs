@@ -17,8 +17,8 @@ use super::buffered_connection::BufferedConnection;
 use crate::deliver::ResponseContent;
 use crate::listen::conn_state::ActiveRequest;
 
-/// Buffer for a usual response head.
-pub(super) const HEAD_RESERVE_BYTES: usize = 512;
+/// Buffer for a usual response head, and a short body.
+pub(super) const HEAD_RESERVE_BYTES: usize = 1024;
 
 /// Frame of a body, its end, or its error.
 type NextFrame = Option<Result<Frame<Bytes>, BoxError>>;

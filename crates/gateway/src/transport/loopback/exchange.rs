@@ -45,7 +45,7 @@ pub(crate) enum ExchangeError {
 /// the connection, which tells the server that its caller has left.
 pub(crate) async fn exchange_plain(
     connection: PooledConnection,
-    head: Bytes,
+    head: BytesMut,
     body: Bytes,
     deadline: Instant,
 ) -> Result<ServerResponse, ExchangeError> {
@@ -58,7 +58,7 @@ pub(crate) async fn exchange_plain(
 
 async fn exchange_without_limit(
     mut connection: PooledConnection,
-    head: Bytes,
+    head: BytesMut,
     body: Bytes,
 ) -> Result<ServerResponse, ResponseHeadError> {
     let written = connection.write_request(head, body).await;

@@ -60,9 +60,10 @@ impl PooledConnection {
     }
 
     /// Keeps the connection for another request, if nothing follows the response.
-    pub(super) fn put_back(self) {
+    pub(super) fn put_back(mut self) {
         // No request asked for further bytes: the next response would be taken from them.
         if self.connection.buffer.is_empty() {
+            self.connection.note_response_end();
             self.pool.put_idle(self.connection);
         }
     }

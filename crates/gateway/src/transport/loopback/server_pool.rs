@@ -91,7 +91,7 @@ impl ServerPool {
             if age >= limit {
                 continue;
             }
-            if idle.connection.is_open_and_silent() {
+            if idle.connection.is_open_and_silent(age) {
                 return Some((idle.connection, age));
             }
             self.note_closed(age);

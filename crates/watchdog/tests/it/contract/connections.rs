@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Semaphore;
 
-use crate::contract::support::{WatchdogProcess, full, send, text};
+use crate::contract::support::{WatchdogProcess, full, send, start_hello_tenant, text};
 
 /// An h2c server that holds every call until it is let go.
 struct HeldH2cServer {
@@ -210,5 +210,32 @@ async fn serve_done(listener: TcpListener) {
                     .await;
             }
         });
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_is_meant_for_the_gateway_gets_no_answer() {
+    let port = nearpath_testkit::free_addr().port().to_string();
+    let listener = format!("127.0.0.2:{port}");
+    let variables = [
+        ("port", &*port),
+        ("bind_address", "0.0.0.0"),
+        ("NEARPATH_GATEWAY_LISTENER", &*listener),
+    ];
+    let _watchdog = WatchdogProcess::in_http_mode(start_hello_tenant().await, &variables);
+    for (to, answer) in [
+        (format!("127.0.0.1:{port}"), "HTTP/1.1 200"),
+        (listener.clone(), ""),
+    ] {
+        let mut stream = tokio::net::TcpStream::connect(&to).await.unwrap();
+        let head = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        let _ = stream.write_all(head).await; // the other end may have closed
+        let mut bytes = Vec::new();
+        let _ = within(stream.read_to_end(&mut bytes)).await;
+        let bytes = String::from_utf8(bytes).unwrap();
+        assert!(
+            bytes.starts_with(answer) && bytes.is_empty() == answer.is_empty(),
+            "{to}: {bytes}"
+        );
     }
 }
