@@ -155,6 +155,16 @@ impl TestPool {
         self.tally().pass_through.get(why).copied().unwrap_or(0)
     }
 
+    /// Returns how many connections passed through for a reason, once there are `expected`: the
+    /// supervisor lets the connection go on before it reports it.
+    pub(crate) fn wait_pass_through(&self, why: &str, expected: u64) -> u64 {
+        let deadline = Instant::now() + PROGRAM_TIMEOUT;
+        while self.pass_through(why) < expected && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(2));
+        }
+        self.pass_through(why)
+    }
+
     /// Waits until every handed-over socket is closed.
     pub(crate) fn wait_all_closed(&self) {
         let deadline = Instant::now() + PROGRAM_TIMEOUT;
