@@ -47,6 +47,9 @@ pub const MIN_SHARED_CALLS: f64 = 0.95;
 pub const MIN_COMPARED_CALLS: f64 = 10.0;
 /// CPU time of a function, in processors, below which it has no part in a chain's load.
 pub const MIN_COMPARED_SHARE: f64 = 0.02;
+/// Consecutive full rounds before a trial of all processors: its base must not be the beginning of a
+/// load.
+pub const FULL_ROUNDS: u32 = 2;
 /// Rounds from a trial of all processors to the next one. It costs little: the chain wakes itself
 /// across processors for one round.
 pub const TRIAL_PAUSE_ROUNDS: u32 = 16;
@@ -123,6 +126,8 @@ pub struct ChainCpu {
     cpu: Option<usize>,
     /// Consecutive small rounds, or rounds on this processor.
     calm_rounds: u32,
+    /// Consecutive rounds in which its processor was full.
+    full_rounds: u32,
     /// Remaining rounds without a move or trial.
     away_rounds: u32,
     /// Rounds of the last stay away.
@@ -173,12 +178,16 @@ impl ChainCpu {
         self.apply_policy(placement, cores);
         if placement == ChainPlacement::Auto && cores.len() > 1 {
             self.away_rounds = self.away_rounds.saturating_sub(1);
+            let is_full = self.cpu.is_some_and(|number| is_full(number, load, cores));
+            self.full_rounds = if is_full {
+                self.full_rounds.saturating_add(1)
+            } else {
+                0
+            };
             match (self.cpu, self.trial.take()) {
                 (Some(number), _) if has_foreign_load(number, load, cores) => self.leave_cpu(),
                 (_, Some(trial)) => self.end_trial(&trial, load),
-                (Some(number), None) if is_full(number, load, cores) => {
-                    self.outgrow_cpu(number, load);
-                }
+                (Some(number), None) if is_full => self.outgrow_cpu(number, load),
                 (Some(_), None) => self.stay_on_cpu(),
                 (None, None) => self.wait_for_cpu(load, cores),
             }
@@ -213,7 +222,7 @@ impl ChainCpu {
     fn outgrow_cpu(&mut self, home: usize, load: &ChainLoad) {
         if !load.has_short_calls() {
             self.leave_cpu();
-        } else if self.away_rounds == 0 {
+        } else if self.away_rounds == 0 && self.full_rounds >= FULL_ROUNDS {
             self.begin_trial(Some(home), None, load);
         }
     }

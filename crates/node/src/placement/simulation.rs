@@ -293,8 +293,10 @@ fn other_programs_end_a_stay_and_the_platform_does_not() {
     });
     let load = |platform| load_of(&[("one", 0.5, 10_000.0)], platform);
     let mut other = chain_cpu.clone();
-    chain_cpu.decide_cpu(ChainPlacement::Auto, &load(0.6), &cores);
-    assert!(chain_cpu.trial.is_some());
+    for has_trial in [false, true] {
+        chain_cpu.decide_cpu(ChainPlacement::Auto, &load(0.6), &cores);
+        assert_eq!(chain_cpu.trial.is_some(), has_trial);
+    }
     assert_eq!(
         other.decide_cpu(ChainPlacement::Auto, &load(0.1), &cores),
         None
@@ -316,6 +318,21 @@ fn a_chain_that_grows_after_a_trial_is_tried_again_soon() {
     assert!(shared_rounds(&calm) >= 460);
     let places = chain(50_000.0).run_rounds(&mut chain_cpu, 4, 100);
     assert!(shared_rounds(&places) <= TRIAL_PAUSE_ROUNDS as usize + 1);
+}
+
+#[test]
+fn bursts_shorter_than_two_rounds_keep_a_chain_where_it_is() {
+    let mut chain_cpu = ChainCpu::default();
+    run_rounds(&mut chain_cpu, 0.1, &[0.0, 0.0], 10);
+    for offered in [8_000.0, 50_000.0, 0.0].repeat(100) {
+        let chain = ShortCalls {
+            offered,
+            shared_seconds: 60e-6,
+            spread_seconds: 130e-6,
+        };
+        let places = chain.run_rounds(&mut chain_cpu, 2, 1);
+        assert!(places[0].is_some());
+    }
 }
 
 #[test]
