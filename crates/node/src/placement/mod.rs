@@ -185,7 +185,7 @@ impl ChainCpu {
                 0
             };
             match (self.cpu, self.trial.take()) {
-                (Some(number), _) if has_foreign_load(number, load, cores) => self.leave_cpu(),
+                (Some(number), _) if has_foreign_load(number, load, cores) => self.make_way(load),
                 (_, Some(trial)) => self.end_trial(&trial, load),
                 (Some(number), None) if is_full => self.outgrow_cpu(number, load),
                 (Some(_), None) => self.stay_on_cpu(),
@@ -193,6 +193,15 @@ impl ChainCpu {
             }
         }
         self.cpu
+    }
+
+    /// Leaves a processor that others load. An idle chain may come back as soon as it is free again:
+    /// its moves cost nothing.
+    fn make_way(&mut self, load: &ChainLoad) {
+        if load.used() >= MIN_COMPARED_SHARE {
+            return self.leave_cpu();
+        }
+        (self.cpu, self.calm_rounds) = (None, 0);
     }
 
     fn leave_cpu(&mut self) {

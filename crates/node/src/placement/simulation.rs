@@ -336,6 +336,19 @@ fn bursts_shorter_than_two_rounds_keep_a_chain_where_it_is() {
 }
 
 #[test]
+fn an_idle_chain_comes_back_when_others_have_left() {
+    let mut chain_cpu = ChainCpu::default();
+    for _ in 0..20 {
+        assert_eq!(
+            run_rounds(&mut chain_cpu, 0.0, &[1.0, 1.0], 5).last(),
+            Some(&None)
+        );
+        let places = run_rounds(&mut chain_cpu, 0.0, &[0.1, 0.1], 5);
+        assert!(places[CALM_ROUNDS as usize].is_some(), "{places:?}");
+    }
+}
+
+#[test]
 fn many_short_calls_do_not_hide_few_long_ones() {
     let idle = idle_cpus(2);
     let mut chain_cpu = ChainCpu::default();
