@@ -69,15 +69,21 @@ impl ListenerQueue {
             return self.waiting.push(listener);
         };
         self.next = self.next.wrapping_add(1);
-        let _ = thread.send(listener); // a thread that ends serves no further call
+        if let Err(unserved) = thread.send(listener) {
+            end_listener(&unserved.0.socket); // the thread has just ended
+        }
     }
 }
 
 impl Drop for ServedListener {
     fn drop(&mut self) {
-        // Not a close: the gateway's descriptor keeps the socket open, and learns of its end here.
-        let _ = rustix::net::shutdown(&self.0, Shutdown::Read);
+        end_listener(&self.0);
     }
+}
+
+/// Ends a listener for all its descriptors: a close of one would leave connections waiting.
+fn end_listener(socket: &TcpListener) {
+    let _ = rustix::net::shutdown(socket, Shutdown::Read); // it may have ended already
 }
 
 #[cfg(test)]
