@@ -26,6 +26,9 @@ pub trait GatewayControl: Send + Sync + 'static {
     fn near_calls(&self, _: &FunctionId) -> DirectCallCounts {
         DirectCallCounts::default()
     }
+    /// Sets whether the calling thread runs as a batch, which preempts no other thread
+    /// (`SCHED_BATCH`, sched(7)). Only speed depends on it.
+    fn set_batch_policy(&self, _is_batch: bool) {}
     /// Returns a stream of sockets, one per security domain of the node, including later domains.
     /// `None` without a node in this process: every call then uses HTTP.
     fn domain_sockets(&self) -> Option<UnboundedReceiver<OwnedFd>> {

@@ -12,6 +12,7 @@ mod context;
 mod control;
 mod deliver;
 mod error_response;
+mod event_loop;
 mod fast_path;
 pub mod fixed;
 mod function;

@@ -1,7 +1,8 @@
 //! Processor usage, and keeping the threads of a cgroup on one processor.
 //!
-//! Threads that share a processor run as batches (`SCHED_BATCH`, sched(7)): a woken thread does not
-//! preempt its waker. What the waker still has to send therefore arrives with the same wake-up.
+//! Threads that share a processor run as batches (`SCHED_BATCH`, sched(7)), and so do busy threads: a
+//! woken thread does not preempt its waker. What the waker still has to send therefore arrives with
+//! the same wake-up.
 #![expect(unsafe_code, reason = "rustix has no sched_setscheduler")]
 
 use std::fs;
@@ -99,6 +100,12 @@ pub fn prefer_this_thread() -> io::Result<()> {
     }
 }
 
+/// Sets whether the calling thread runs as a batch. A thread with a real-time policy keeps it. A failure
+/// changes nothing: only speed depends on the policy.
+pub fn set_own_batch_policy(is_batch: bool) {
+    set_batch_policy(None, is_batch);
+}
+
 /// Moves the threads that a cgroup file lists from one processor to another; `None` stands for
 /// `all` of them.
 ///
@@ -132,15 +139,16 @@ fn move_thread(thread: Pid, old: &CpuSet, new: &CpuSet, together: bool) -> bool 
     let ours = sched_getaffinity(Some(thread)).is_ok_and(|set| set == *old);
     let moved = ours && sched_setaffinity(Some(thread), new).is_ok();
     if moved {
-        set_batch_policy(thread, together);
+        set_batch_policy(Some(thread), together);
     }
     moved
 }
 
-/// Switches between the two ordinary policies; a thread with any other policy keeps it.
-fn set_batch_policy(thread: Pid, together: bool) {
-    let thread = thread.as_raw_nonzero().get();
-    let (old, new) = if together {
+/// Switches between the two ordinary policies; a thread with any other policy keeps it. `None`: the
+/// calling thread.
+fn set_batch_policy(thread: Option<Pid>, is_batch: bool) {
+    let thread = thread.map_or(0, |thread| thread.as_raw_nonzero().get());
+    let (old, new) = if is_batch {
         (libc::SCHED_OTHER, libc::SCHED_BATCH)
     } else {
         (libc::SCHED_BATCH, libc::SCHED_OTHER)
@@ -192,6 +200,17 @@ mod tests {
             ]
         );
         assert!(!read_cpu_ticks().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_thread_switches_between_the_ordinary_policies() {
+        // SAFETY: the call takes a number.
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        let before = policy();
+        for (is_batch, expected) in [(true, libc::SCHED_BATCH), (false, libc::SCHED_OTHER)] {
+            set_own_batch_policy(is_batch);
+            assert_eq!(policy(), expected, "before: {before}");
+        }
     }
 
     #[test]

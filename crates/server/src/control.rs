@@ -9,6 +9,7 @@ use http::{Request, Response};
 use nearpath_controller::Controller;
 use nearpath_controller::api::ApiRouter;
 use nearpath_gateway::GatewayControl;
+use nearpath_kernel::cores;
 use nearpath_node::Node;
 use nearpath_types::chain_status::DirectCallCounts;
 use nearpath_types::{DesiredFunction, FunctionId, InnerListener};
@@ -137,6 +138,10 @@ impl GatewayControl for ControlHandle {
             .get()
             .map(|node| node.call_totals(function))
             .unwrap_or_default()
+    }
+
+    fn set_batch_policy(&self, is_batch: bool) {
+        cores::set_own_batch_policy(is_batch);
     }
 
     fn domain_sockets(&self) -> Option<mpsc::UnboundedReceiver<OwnedFd>> {

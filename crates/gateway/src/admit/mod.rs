@@ -140,7 +140,8 @@ async fn wait_for_permit(
             // The limit for the first byte counts from here: time in the queue is not the
             // instance's.
             call.admitted_at = Instant::now();
-            call.record.queue_wait += limits.waited_for(call.admitted_at);
+            let waited = limits.waited_for(call.admitted_at);
+            call.record.add_queue_wait(waited);
             // The snapshot that opened the gate brought the instances to choose from.
             call.route = call.function.route();
             return admitted.map_err(|refusal| refusal_error(call, refusal));

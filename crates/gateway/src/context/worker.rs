@@ -17,11 +17,12 @@ use super::gateway_state::GatewayState;
 use super::open_transfers::{OpenTransfer, OpenTransfers};
 use crate::GatewaySettings;
 use crate::control::GatewayControl;
+use crate::event_loop::EventLoop;
 use crate::function::RoutingTable;
 use crate::record::{CompletionRecorder, GatewayTotals};
 use crate::request::MinRate;
 use crate::spool::SpoolStore;
-use crate::transport::{EventLoopToken, LoopbackPools, QuicConnections, ShmDomains, TcpPools};
+use crate::transport::{LoopbackPools, QuicConnections, ShmDomains, TcpPools};
 
 /// Interval of the sweep. Short against every timeout, long against the cost of visiting all
 /// connections.
@@ -54,8 +55,8 @@ pub(crate) struct WorkerContext {
     pub max_attempts: usize,
     /// Connections to instances over TCP.
     pub tcp_pools: TcpPools,
-    /// This thread's event loop, for connections that other threads may use.
-    pub event_loop: EventLoopToken,
+    /// Watches connections of callers and to functions' own servers.
+    pub event_loop: Rc<EventLoop>,
     /// Connections to functions' own servers, of all threads.
     pub loopback_pools: Arc<LoopbackPools>,
     /// Connections to instances over QUIC.
@@ -77,7 +78,12 @@ pub(crate) struct WorkerContext {
 
 impl WorkerContext {
     /// Creates the context of a thread, without connections. `seed` should differ between threads.
-    pub(crate) fn new(settings: &GatewaySettings, shared: &GatewayState, seed: u64) -> Rc<Self> {
+    pub(crate) fn new(
+        settings: &GatewaySettings,
+        shared: &GatewayState,
+        event_loop: Rc<EventLoop>,
+        seed: u64,
+    ) -> Rc<Self> {
         let min_rate = |bytes_per_second| MinRate {
             bytes_per_second,
             grace: settings.min_rate_grace,
@@ -97,7 +103,7 @@ impl WorkerContext {
             min_read_rate: min_rate(settings.min_read_rate),
             max_attempts: settings.max_attempts.max(1),
             tcp_pools: TcpPools::default(),
-            event_loop: EventLoopToken::default(),
+            event_loop,
             loopback_pools: shared.loopback_pools.clone(),
             quic_connections: QuicConnections::new(shared.caller.clone()),
             shm_domains: ShmDomains::default(),

@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::{BufMut, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Response};
 use nearpath_domain::CalleeKind;
@@ -19,7 +18,7 @@ use nearpath_types::{
 use nearpath_wire::hop::headers::{strip_hop_headers, strip_platform_headers};
 use tokio::net::TcpStream;
 
-use super::plain_call::{PlainCall, PlainDraft, is_eligible};
+use super::plain_call::{PlainCall, PlainDraft, forwarded_for, is_eligible};
 use super::request::PlainRequest;
 use crate::COMPONENT;
 use crate::context::WorkerContext;
@@ -28,7 +27,8 @@ use crate::function::FunctionEntry;
 use crate::pipeline;
 use crate::request::{PeerInfo, seconds_value};
 use crate::transport::{
-    ExchangeError, InvalidResponse, LoopbackBody, PooledConnection, ResponseHead, ResponseHeadError,
+    Exchange, ExchangeError, InvalidResponse, LoopbackBody, PooledConnection, ResponseHead,
+    ResponseHeadError,
 };
 
 /// Paths that the watchdog answers itself.
@@ -37,6 +37,8 @@ const WATCHDOG_PATHS: [&str; 2] = ["/_/health", "/_/ready"];
 const WATCHDOG_TIMEOUT: Duration = Duration::from_millis(250);
 /// Content type of a response where neither it nor its request has one, as in of-watchdog.
 const DEFAULT_CONTENT_TYPE: &[u8] = b"text/plain";
+/// Shortest time limit of a call in the event loop, which finds overdue calls only after some 10 ms.
+const MIN_INLINE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Room for the head of a usual request, and a short body.
 const HEAD_RESERVE_BYTES: usize = 1024;
 /// Cause of a lost connection, for callers.
@@ -45,9 +47,7 @@ const MEMORY_CAUSE: &str =
 
 /// Request that has a connection to the function's own server.
 pub(crate) struct LoopbackCall {
-    pub(crate) connection: PooledConnection,
-    /// Head of the request, with room for a short body.
-    pub(crate) head: BytesMut,
+    pub(crate) exchange: Exchange,
     pub(crate) call: PlainCall,
     pub(crate) limit: CallLimit,
 }
@@ -66,7 +66,7 @@ pub(crate) struct LoopbackDraft {
     plain: PlainDraft,
     server: Arc<FunctionServer>,
     choice: PathChoice,
-    head: BytesMut,
+    head: Vec<u8>,
 }
 
 impl LoopbackDraft {
@@ -90,23 +90,50 @@ impl LoopbackDraft {
         let server = draft.endpoint().server()?.clone();
         Some(Self {
             choice: path_choice(worker, &draft)?,
-            head: draft.with_fields(plain, peer, |fields| write_head(&server, fields))?,
+            head: write_head(&server, &draft, plain, peer)?,
             server,
             plain: draft,
         })
     }
 
-    /// Takes a connection. `None`: nothing was sent.
+    /// Takes a connection or opens one. `None`: nothing was sent.
     pub(crate) async fn connect(
         self,
         worker: &WorkerContext,
         peer: &PeerInfo,
         plain: &PlainRequest,
     ) -> Option<LoopbackCall> {
-        let (pools, event_loop) = (&worker.loopback_pools, &worker.event_loop);
-        let endpoint = self.plain.endpoint();
-        let connection = pools.connect(endpoint, &self.server, event_loop).await?;
+        let connection = match self.take_idle(worker) {
+            Some(idle) => idle,
+            None => {
+                let (endpoint, poller) = (self.plain.endpoint(), worker.event_loop.poller());
+                let pools = &worker.loopback_pools;
+                pools.open(endpoint, &self.server, poller).await?
+            }
+        };
         Some(self.start(worker, peer, plain, connection))
+    }
+
+    /// Takes an idle connection for a call that has no short time limit. `None`: nothing was sent.
+    pub(crate) fn connect_idle(
+        self,
+        worker: &WorkerContext,
+        peer: &PeerInfo,
+        plain: &PlainRequest,
+    ) -> Option<LoopbackCall> {
+        let limit = CallLimit::shortest(&self.plain.route.policy, &self.server);
+        if limit.limit < MIN_INLINE_TIMEOUT {
+            return None;
+        }
+        let connection = self.take_idle(worker)?;
+        Some(self.start(worker, peer, plain, connection))
+    }
+
+    fn take_idle(&self, worker: &WorkerContext) -> Option<PooledConnection> {
+        let (endpoint, poller) = (self.plain.endpoint(), worker.event_loop.poller());
+        worker
+            .loopback_pools
+            .take_idle(endpoint, &self.server, poller, self.plain.arrived_at)
     }
 
     fn start(
@@ -118,8 +145,7 @@ impl LoopbackDraft {
     ) -> LoopbackCall {
         let limit = CallLimit::shortest(&self.plain.route.policy, &self.server);
         LoopbackCall {
-            connection,
-            head: self.head,
+            exchange: Exchange::new(connection, self.head, plain.body()),
             call: self.plain.start_call(worker, peer, plain, self.choice),
             limit,
         }
@@ -154,23 +180,24 @@ fn path_choice(worker: &WorkerContext, draft: &PlainDraft) -> Option<PathChoice>
     (choice.path == Path::Loopback).then_some(choice)
 }
 
-/// Writes the request's head (RFC 9112 section 3). The first two fields are method and path.
-fn write_head(server: &FunctionServer, fields: &[(&str, &[u8])]) -> BytesMut {
-    let mut head = BytesMut::with_capacity(HEAD_RESERVE_BYTES);
-    let mut fields = fields.iter();
-    if let (Some((_, method)), Some((_, target))) = (fields.next(), fields.next()) {
-        for part in [method, &b" "[..], server.base_path.as_bytes(), target] {
-            head.put_slice(part);
-        }
-        head.put_slice(b" HTTP/1.1\r\n");
-    }
-    for (name, value) in fields {
-        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
-            head.put_slice(part);
-        }
-    }
-    head.put_slice(b"\r\n");
-    head
+/// Writes the request's head (RFC 9112 section 3). `None`: the pipeline forms a new target.
+fn write_head(
+    server: &FunctionServer,
+    draft: &PlainDraft,
+    plain: &PlainRequest,
+    peer: &PeerInfo,
+) -> Option<Vec<u8>> {
+    let mut head = Vec::with_capacity(HEAD_RESERVE_BYTES);
+    let mut write = |parts: &[&[u8]]| parts.iter().for_each(|part| head.extend_from_slice(part));
+    let (method, target) = (plain.method().as_str(), draft.target(plain)?);
+    write(&[method.as_bytes(), b" ", server.base_path.as_bytes()]);
+    write(&[target.as_bytes(), b" HTTP/1.1\r\n"]);
+    let forwarded_for = forwarded_for(plain, peer);
+    draft.for_each_field(plain, (peer, &forwarded_for), |name, value| {
+        write(&[name, b": ", value, b"\r\n"]);
+    });
+    write(&[b"\r\n"]);
+    Some(head)
 }
 
 impl CallLimit {
@@ -298,11 +325,6 @@ impl PlainCall {
             self.function().name
         )
     }
-
-    /// Returns the time since the call's arrival.
-    pub(crate) fn elapsed(&self) -> Duration {
-        self.record.started_at().elapsed()
-    }
 }
 
 /// Returns whether the watchdog still listens. A dying instance closes its port first: the kernel
@@ -316,8 +338,8 @@ async fn has_watchdog(addr: SocketAddr) -> bool {
 /// Returns the content type of a response without one, as in of-watchdog: the request's, or plain
 /// text.
 pub(crate) fn missing_content_type(plain: &PlainRequest) -> &[u8] {
-    let mut fields = plain.header_fields();
-    let asked = fields.find(|(name, _)| *name == CONTENT_TYPE.as_str());
+    let mut fields = plain.raw_fields();
+    let asked = fields.find(|(name, _)| *name == CONTENT_TYPE.as_str().as_bytes());
     asked.map_or(DEFAULT_CONTENT_TYPE, |(_, value)| value)
 }
 

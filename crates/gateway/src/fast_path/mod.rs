@@ -11,7 +11,7 @@ mod plain_call;
 mod request;
 mod shm_call;
 
-pub(crate) use loopback_call::{LoopbackCall, LoopbackDraft, missing_content_type};
+pub(crate) use loopback_call::{CallLimit, LoopbackCall, LoopbackDraft, missing_content_type};
 pub(crate) use plain_call::PlainCall;
 pub use request::{ParseOutcome, PlainRequest, take_plain_request};
-pub(crate) use shm_call::{SentCall, send_plain};
+pub(crate) use shm_call::{SentCall, send_plain, uses_shared_memory};

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 use nearpath_path::PathChoice;
@@ -18,14 +18,13 @@ use crate::record::CompletionRecord;
 use crate::request::{CallId, ListenerZone, PeerInfo, RequestDeadlines, RequestOptions, StartTime};
 use crate::route;
 
-const X_FORWARDED_FOR: &str = "x-forwarded-for";
-const X_NEARPATH_CALLER: &str = "x-nearpath-caller";
+const X_FORWARDED_FOR: &[u8] = b"x-forwarded-for";
 
 /// Plain request whose instance is chosen, before anything is recorded or sent. Dropping it leaves
 /// no state behind.
 pub(super) struct PlainDraft {
     /// Before any wait for a connection.
-    arrived_at: Instant,
+    pub(super) arrived_at: Instant,
     pub(super) call_id: CallId,
     pub(super) start_time: StartTime,
     /// Calling function; `None`: a caller outside.
@@ -88,7 +87,7 @@ impl PlainDraft {
         let slot = deliver::pick_slot(&route, permit, &[], worker.next_random()).ok()?;
         Some(Self {
             arrived_at: Instant::now(),
-            call_id: CallId::from_fields(plain.header_fields()),
+            call_id: CallId::from_fields(plain.raw_fields()),
             start_time: StartTime::now(),
             caller,
             slot,
@@ -103,22 +102,47 @@ impl PlainDraft {
         &self.slot.endpoint
     }
 
-    /// Calls `use_fields` with the request head for the function; see
-    /// `deliver::headers::rewrite_request_headers`. `None`: the target needs a new string.
-    pub(super) fn with_fields<T>(
-        &self,
-        plain: &PlainRequest,
-        peer: &PeerInfo,
-        use_fields: impl FnOnce(&[(&str, &[u8])]) -> T,
-    ) -> Option<T> {
-        let forwarded_for = forwarded_for(plain, peer);
-        let fields = call_fields(
-            plain,
-            (peer, &forwarded_for),
-            function_target(plain, self.path_offset),
-            self,
-        )?;
-        Some(use_fields(&fields))
+    /// Returns path and query for the function. `None`: the pipeline forms a new target.
+    pub(super) fn target<'a>(&self, plain: &'a PlainRequest) -> Option<&'a str> {
+        match &plain.target()[self.path_offset..] {
+            "" => Some("/"),
+            target => target.starts_with('/').then_some(target),
+        }
+    }
+
+    /// Calls `use_field` with each field of the request for the function; see
+    /// `deliver::headers::rewrite_request_headers`.
+    pub(super) fn for_each_field<'a>(
+        &'a self,
+        plain: &'a PlainRequest,
+        (peer, forwarded_for): (&'a PeerInfo, &'a [u8]),
+        mut use_field: impl FnMut(&'a [u8], &'a [u8]),
+    ) {
+        // Added only where absent, as the pipeline does.
+        let (mut has_host, mut has_proto, mut host) = (false, false, &b""[..]);
+        for (name, value) in plain.raw_fields() {
+            match name {
+                b"x-call-id" | b"x-start-time" | b"x-nearpath-path" | X_FORWARDED_FOR => continue,
+                b"host" => host = value,
+                b"x-forwarded-host" => has_host = true,
+                b"x-forwarded-proto" => has_proto = true,
+                _ => {}
+            }
+            use_field(name, value);
+        }
+        if !has_host {
+            use_field(b"x-forwarded-host", host);
+        }
+        if !has_proto {
+            use_field(b"x-forwarded-proto", peer.proto.as_bytes());
+        }
+        use_field(X_FORWARDED_FOR, forwarded_for);
+        if let Some(caller) = &self.caller {
+            use_field(b"x-nearpath-caller", caller.host.as_bytes());
+        }
+        use_field(b"x-call-id", self.call_id.as_bytes());
+        use_field(b"x-start-time", self.start_time.as_bytes());
+        use_field(b"x-timeout", self.route.total_timeout_header.as_bytes());
     }
 
     /// Starts the record. From here on, the request ends in exactly one record.
@@ -157,82 +181,24 @@ fn start_record(
         &worker.recorder,
         peer,
         draft.function.clone(),
-        plain.method(),
-        plain.path(),
+        (plain.method(), plain.path()),
         plain.body_length(),
+        draft.arrived_at,
         header,
     );
-    record.set_arrival(draft.arrived_at);
     record.identify(draft.call_id.as_bytes(), draft.caller.as_deref());
     record.set_path(choice);
     record
 }
 
-/// Returns the target for the function. The pipeline handles targets that need a new string.
-fn function_target(plain: &PlainRequest, path_offset: usize) -> &str {
-    match &plain.target()[path_offset..] {
-        "" => "/",
-        target => target,
-    }
-}
-
 /// Returns the value of `X-Forwarded-For`: the clients before this one, and this one.
-fn forwarded_for<'a>(plain: &PlainRequest, peer: &'a PeerInfo) -> Cow<'a, [u8]> {
+pub(super) fn forwarded_for<'a>(plain: &PlainRequest, peer: &'a PeerInfo) -> Cow<'a, [u8]> {
     let client = peer.forwarded_for.as_bytes();
-    let mut fields = plain.header_fields();
+    let mut fields = plain.raw_fields();
     match fields.find(|(name, _)| *name == X_FORWARDED_FOR) {
         None => client.into(),
         Some((_, before)) => [before, b", ", client].concat().into(),
     }
-}
-
-/// Builds the request head for the function; see `deliver::headers::rewrite_request_headers`.
-/// `None`: the target needs a new string.
-fn call_fields<'a>(
-    plain: &'a PlainRequest,
-    (peer, forwarded_for): (&'a PeerInfo, &'a [u8]),
-    target: &'a str,
-    draft: &'a PlainDraft,
-) -> Option<Vec<(&'a str, &'a [u8])>> {
-    // Added only where absent, as the pipeline does.
-    const FORWARDED_FIELDS: [&str; 2] = ["x-forwarded-host", "x-forwarded-proto"];
-    if !target.starts_with('/') {
-        return None;
-    }
-    // Room for a usual browser request with the gateway's own fields, so that the vector is
-    // allocated once.
-    let mut fields: Vec<(&str, &[u8])> = Vec::with_capacity(24);
-    fields.push((":method", plain.method().as_str().as_bytes()));
-    fields.push((":path", target.as_bytes()));
-    let (mut host, mut present) = (&b""[..], [false; FORWARDED_FIELDS.len()]);
-    for (name, value) in plain.header_fields() {
-        match name {
-            "x-call-id" | "x-start-time" | "x-nearpath-path" | X_FORWARDED_FOR => continue,
-            "host" => host = value,
-            _ => FORWARDED_FIELDS
-                .iter()
-                .zip(&mut present)
-                .for_each(|(own, is_present)| *is_present |= *own == name),
-        }
-        fields.push((name, value));
-    }
-    let own = [host, peer.proto.as_bytes()];
-    fields.extend(
-        FORWARDED_FIELDS
-            .into_iter()
-            .zip(own)
-            .zip(present)
-            .filter(|(_, is_present)| !is_present)
-            .map(|(field, _)| field),
-    );
-    fields.push((X_FORWARDED_FOR, forwarded_for));
-    if let Some(caller) = &draft.caller {
-        fields.push((X_NEARPATH_CALLER, caller.host.as_bytes()));
-    }
-    fields.push(("x-call-id", draft.call_id.as_bytes()));
-    fields.push(("x-start-time", draft.start_time.as_bytes()));
-    fields.push(("x-timeout", draft.route.total_timeout_header.as_bytes()));
-    Some(fields)
 }
 
 impl PlainCall {
@@ -256,10 +222,16 @@ impl PlainCall {
         &self.draft.start_time
     }
 
+    /// Returns the time since the call's arrival.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.record.started_at().elapsed()
+    }
+
     /// Records a complete response and releases its slot.
-    pub(crate) fn complete_call(mut self, status: u16, bytes: u64) {
+    pub(crate) fn complete_call(mut self, status: u16, bytes: u64, took: Duration) {
         self.record.mark_answered(status);
         self.record.bytes_out = bytes;
+        self.record.set_duration(took);
         self.record.mark_finished();
     }
 

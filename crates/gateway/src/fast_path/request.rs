@@ -23,10 +23,6 @@ const FUNCTION_PREFIX: &str = "/function/";
 
 /// Result of parsing the beginning of a buffer.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "one a request, on the stack: an allocation would cost more"
-)]
 pub enum ParseOutcome {
     /// A plain request, taken out of the buffer.
     Plain(PlainRequest),
@@ -41,7 +37,8 @@ pub enum ParseOutcome {
 pub struct PlainRequest {
     /// Received bytes; header names are converted to lower case.
     pub bytes: Bytes,
-    layout: RequestLayout,
+    /// Boxed: requests are moved, and most of this is unused room.
+    layout: Box<RequestLayout>,
 }
 
 /// Positions of the parts of a request.
@@ -90,6 +87,13 @@ impl PlainRequest {
     pub fn path(&self) -> &str {
         let target = self.target();
         target.split_once('?').map_or(target, |(path, _)| path)
+    }
+
+    /// Iterates over names in lower case and values, without `Connection`. Names are ASCII.
+    pub(super) fn raw_fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let part = |span| &self.bytes[span_range(span)];
+        let spans = self.header_spans().iter();
+        spans.map(move |(name, value)| (part(*name), part(*value)))
     }
 
     /// Iterates over names in lower case and values, without `Connection`.
@@ -167,7 +171,7 @@ pub fn take_plain_request(buffer: &mut BytesMut) -> ParseOutcome {
 }
 
 /// Locates the parts of a request. `None`: not plain. `Some(None)`: plain so far, but incomplete.
-fn parse_layout(buffer: &[u8]) -> Option<Option<RequestLayout>> {
+fn parse_layout(buffer: &[u8]) -> Option<Option<Box<RequestLayout>>> {
     // Uninitialized, because clearing 32 headers for each request would cost more than parsing
     // most of them.
     let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
@@ -201,14 +205,15 @@ fn parse_layout(buffer: &[u8]) -> Option<Option<RequestLayout>> {
     // Two hosts are two meanings, and a body that is still arriving is hyper's to stream.
     let is_complete = hop.host_count == 1 && hop.content_length.unwrap_or(0) <= buffer.len() - head;
     let target = span_of(target.as_bytes())?;
-    is_complete.then_some(Some(RequestLayout {
+    let layout = || RequestLayout {
         method,
         target_span: target,
         header_spans: spans,
         header_count,
         head_bytes: head,
         hop,
-    }))
+    };
+    is_complete.then(|| Some(Box::new(layout())))
 }
 
 /// Returns whether a target has origin form, is under `/function/`, and has only characters of

@@ -11,13 +11,16 @@ use nearpath_path::{Path, PathChoice};
 use nearpath_types::Reason;
 use nearpath_types::policy::CallTransport;
 
-use super::plain_call::{PlainCall, PlainDraft, is_eligible};
+use super::plain_call::{PlainCall, PlainDraft, forwarded_for, is_eligible};
 use super::request::PlainRequest;
 use crate::context::WorkerContext;
 use crate::deliver::{self, InstanceAnswer, ResponseContent, into_response, shm};
 use crate::function::{ActiveRoute, FunctionEntry};
 use crate::pipeline;
 use crate::request::{PeerInfo, RequestUpload};
+
+/// Room for the fields of a usual browser request with the gateway's own.
+const FIELD_RESERVE: usize = 24;
 
 /// Request that was sent through shared memory.
 pub(crate) struct SentCall {
@@ -28,12 +31,27 @@ pub(crate) struct SentCall {
 
 /// Returns whether the function's instances do not use shared memory themselves, and their own ports are
 /// known. One instance stands for all: a request that finds another one takes a path that works too.
-fn is_nearer_at_own_port(route: &ActiveRoute, shm_endpoint: &polled::AsyncEndpoint) -> bool {
+fn prefers_own_port(route: &ActiveRoute, shm_endpoint: &polled::AsyncEndpoint) -> bool {
     route.ready.first().is_some_and(|instance| {
         instance.transport == CallTransport::Auto
             && instance.server().is_some()
             && shm_endpoint.callee_at(instance.id) == Some(CalleeKind::Watchdog)
     })
+}
+
+/// Returns whether a plain request for the function goes through memory as a rule.
+pub(crate) fn uses_shared_memory(worker: &WorkerContext, function: &FunctionEntry) -> bool {
+    preferred_shm_endpoint(worker, &function.route()).is_some()
+}
+
+/// Returns the gateway's endpoint in the domain of the function, if memory is nearer than its own port.
+fn preferred_shm_endpoint(
+    worker: &WorkerContext,
+    route: &ActiveRoute,
+) -> Option<polled::AsyncEndpoint> {
+    let domain = route.domain.as_deref()?;
+    let shm_endpoint = worker.shm_domains.endpoint_in(domain)?;
+    (!prefers_own_port(route, &shm_endpoint)).then_some(shm_endpoint)
 }
 
 /// Sends a plain request. `None`: it was not sent and left no state behind.
@@ -49,11 +67,7 @@ pub(crate) fn send_plain(
     if plain.wants_path() || !is_eligible(plain, &route) {
         return None;
     }
-    let domain = route.domain.as_deref()?;
-    let shm_endpoint = worker.shm_domains.endpoint_in(domain)?;
-    if is_nearer_at_own_port(&route, &shm_endpoint) {
-        return None; // `LoopbackDraft` comes next
-    }
+    let shm_endpoint = preferred_shm_endpoint(worker, &route)?;
     // Every early return from here on drops the slot, and with it the permit.
     let draft = PlainDraft::admit(worker, peer, plain, function, route, path_offset)?;
     // One timer instead of two: until the head arrives, the shorter of both limits is the one that
@@ -61,18 +75,18 @@ pub(crate) fn send_plain(
     let policy = &draft.route.policy;
     let limit = policy.total_timeout.min(policy.first_byte_timeout);
     let deadline = clock::deadline_after(limit);
-    let sent = draft.with_fields(plain, peer, |fields| {
-        let (trace, span) = trace_ids(fields);
-        let request = nearpath_domain::CallRequest {
-            fields,
-            body: plain.body(),
-            deadline,
-            trace,
-            span,
-        };
-        shm_endpoint.call(CallDestination::Instance(draft.endpoint().id), &request)
-    });
-    let answer = sent?.ok()?;
+    let forwarded_for = forwarded_for(plain, peer);
+    let fields = call_fields(&draft, plain, (peer, &forwarded_for))?;
+    let (trace, span) = trace_ids(&fields);
+    let request = nearpath_domain::CallRequest {
+        fields: &fields,
+        body: plain.body(),
+        deadline,
+        trace,
+        span,
+    };
+    let sent = shm_endpoint.call(CallDestination::Instance(draft.endpoint().id), &request);
+    let answer = sent.ok()?;
     // After the send: a request that was declined is recorded by the pipeline, and only there.
     let choice = PathChoice {
         path: Path::Shm,
@@ -80,6 +94,22 @@ pub(crate) fn send_plain(
     };
     let call = draft.start_call(worker, peer, plain, choice);
     Some(SentCall { answer, call })
+}
+
+/// Builds the request head for the function. `None`: the pipeline forms a new target.
+fn call_fields<'a>(
+    draft: &'a PlainDraft,
+    plain: &'a PlainRequest,
+    (peer, forwarded_for): (&'a PeerInfo, &'a [u8]),
+) -> Option<Vec<(&'a str, &'a [u8])>> {
+    let mut fields = Vec::with_capacity(FIELD_RESERVE);
+    fields.push((":method", plain.method().as_str().as_bytes()));
+    fields.push((":path", draft.target(plain)?.as_bytes()));
+    draft.for_each_field(plain, (peer, forwarded_for), |name, value| {
+        // httparse has checked names as ASCII, so the default is never used.
+        fields.push((str::from_utf8(name).unwrap_or_default(), value));
+    });
+    Some(fields)
 }
 
 fn trace_ids(fields: &[(&str, &[u8])]) -> ([u8; 16], [u8; 8]) {

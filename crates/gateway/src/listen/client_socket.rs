@@ -1,4 +1,4 @@
-//! Client socket that registers with epoll only when it has to be awaited.
+//! Client socket that registers with the event loop only when it has to be awaited.
 //!
 //! A connection with one short request is never registered. Its request is there on accept, and
 //! the response fits into the send buffer. While the function works, only a close by the caller
@@ -18,26 +18,62 @@ use std::task::{Context, Poll, ready};
 use nearpath_wire::lingering_close::LingeringClose;
 use rustix::net::{RecvFlags, Shutdown, recv};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::task::coop::poll_proceed;
+use tokio_rustls::server::TlsStream;
 
 use super::conn_state::ConnState;
+use crate::event_loop::{PolledSocket, Poller};
 
-/// Client socket that is registered with epoll on demand.
+/// Client socket that is registered with the event loop on demand.
 pub(super) struct ClientSocket {
     socket: ClientSocketState,
+    poller: Poller,
     state: Arc<ConnState>,
     /// Boxed: most connections never have it.
     lingering: Option<Box<LingeringClose>>,
 }
 
+/// Transport of a client connection.
+pub(super) trait ClientTransport: AsyncRead + AsyncWrite + Unpin {
+    /// Takes the socket for a handler of the event loop; `None`: its bytes are encrypted.
+    ///
+    /// # Errors
+    /// If the kernel cannot watch the socket.
+    fn take_socket(&mut self) -> io::Result<Option<PolledSocket>>;
+
+    /// Returns a socket that was taken.
+    fn restore_socket(&mut self, socket: PolledSocket);
+}
+
+impl ClientTransport for ClientSocket {
+    fn take_socket(&mut self) -> io::Result<Option<PolledSocket>> {
+        self.register_socket()?;
+        match std::mem::replace(&mut self.socket, ClientSocketState::Absent) {
+            ClientSocketState::Registered(socket) => Ok(Some(socket)),
+            _ => Err(io::ErrorKind::NotConnected.into()), // taken before
+        }
+    }
+
+    fn restore_socket(&mut self, socket: PolledSocket) {
+        self.socket = ClientSocketState::Registered(socket);
+    }
+}
+
+impl ClientTransport for TlsStream<ClientSocket> {
+    fn take_socket(&mut self) -> io::Result<Option<PolledSocket>> {
+        Ok(None)
+    }
+
+    fn restore_socket(&mut self, _: PolledSocket) {}
+}
+
 enum ClientSocketState {
     /// Non-blocking, not registered.
     Unregistered(Socket),
-    /// Registered with the thread's epoll.
-    Registered(TcpStream),
-    /// The registration failed.
-    Failed,
+    /// Registered with the thread's event loop.
+    Registered(PolledSocket),
+    /// Taken by a handler of the event loop, or the registration failed.
+    Absent,
 }
 
 impl ClientSocketState {
@@ -45,29 +81,30 @@ impl ClientSocketState {
         match self {
             Self::Unregistered(socket) => Ok(socket.as_fd()),
             Self::Registered(stream) => Ok(stream.as_fd()),
-            Self::Failed => Err(io::ErrorKind::NotConnected.into()),
+            Self::Absent => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 }
 
 impl ClientSocket {
     /// Wraps a socket, which must be non-blocking.
-    pub(super) fn new(socket: Socket, state: Arc<ConnState>) -> Self {
+    pub(super) fn new(socket: Socket, poller: Poller, state: Arc<ConnState>) -> Self {
         Self {
             socket: ClientSocketState::Unregistered(socket),
+            poller,
             state,
             lingering: None,
         }
     }
 
-    fn register_socket(&mut self) -> io::Result<Pin<&mut TcpStream>> {
+    fn register_socket(&mut self) -> io::Result<Pin<&mut PolledSocket>> {
         if matches!(self.socket, ClientSocketState::Unregistered(_)) {
             // epoll reports a close by itself from here on, so the sweep need not wake this
             // connection.
             self.state.resume_reading();
-            self.socket = match std::mem::replace(&mut self.socket, ClientSocketState::Failed) {
+            self.socket = match std::mem::replace(&mut self.socket, ClientSocketState::Absent) {
                 ClientSocketState::Unregistered(socket) => {
-                    ClientSocketState::Registered(TcpStream::from_std(socket)?)
+                    ClientSocketState::Registered(PolledSocket::register(socket, &self.poller)?)
                 }
                 other => other,
             };
@@ -76,7 +113,7 @@ impl ClientSocket {
             .ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    fn registered_stream(&mut self) -> Option<Pin<&mut TcpStream>> {
+    fn registered_stream(&mut self) -> Option<Pin<&mut PolledSocket>> {
         match &mut self.socket {
             ClientSocketState::Registered(stream) => Some(Pin::new(stream)),
             _ => None,
@@ -205,11 +242,14 @@ impl AsyncWrite for ClientSocket {
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
+    use std::rc::Rc;
 
     use futures_util::poll;
     use tokio::io::AsyncWriteExt;
 
     use super::*;
+    use crate::event_loop::EventLoop;
+    use crate::event_loop::tests::run_with_loop;
 
     /// Returns how often a byte was written before a write had to wait; at most a thousand times. The
     /// socket's buffer takes far more.
@@ -227,18 +267,18 @@ mod tests {
         1_000
     }
 
-    #[tokio::test]
-    async fn a_task_that_writes_without_end_lets_others_run() {
+    async fn write_until_the_budget_ends(event_loop: Rc<EventLoop>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         for (is_registered, is_vectored) in
             [(false, false), (false, true), (true, false), (true, true)]
         {
             let socket = Socket::connect(listener.local_addr().unwrap()).unwrap();
             socket.set_nonblocking(true).unwrap();
-            let mut client = ClientSocket::new(socket, ConnState::new(&Arc::default()));
+            let poller = event_loop.poller().clone();
+            let mut client = ClientSocket::new(socket, poller, ConnState::new(&Arc::default()));
             if is_registered {
-                let stream = client.register_socket().unwrap();
-                stream.get_mut().writable().await.unwrap();
+                client.register_socket().unwrap();
+                client.write_all(b"x").await.unwrap(); // writable from here on
             }
             tokio::task::yield_now().await; // a new budget
             let writes = writes_at_once(&mut client, is_vectored).await;
@@ -248,5 +288,10 @@ mod tests {
                  other connections of the thread wait"
             );
         }
+    }
+
+    #[test]
+    fn a_task_that_writes_without_end_lets_others_run() {
+        run_with_loop(write_until_the_budget_ends);
     }
 }

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 
 use super::client_connection::ClientConnection;
-use super::client_socket::ClientSocket;
+use super::client_socket::{ClientSocket, ClientTransport};
 use super::conn_state::ConnState;
 use super::connection_limit::ConnectionPermit;
 use super::http1::{self, Http1Outcome};
@@ -59,7 +59,7 @@ pub(super) async fn serve_connection(
         .run_until_cut(serve_protocol(
             &connection,
             &port,
-            ClientSocket::new(socket, state.clone()),
+            ClientSocket::new(socket, worker.event_loop.poller().clone(), state.clone()),
         ))
         .await
     {
@@ -134,7 +134,7 @@ async fn serve_http1<T>(
     io: TrackedStream<T>,
 ) -> Result<(), BoxError>
 where
-    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: ClientTransport + Send + 'static,
 {
     connection.state.set_protocol(false);
     let handed_over = match http1::serve_plain_requests(connection, io).await? {

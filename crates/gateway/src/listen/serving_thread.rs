@@ -9,14 +9,16 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use nearpath_daemon::drain::{self, DrainCause};
+use tokio::runtime::LocalOptions;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::task::{JoinHandle, LocalSet};
+use tokio::task::JoinHandle;
 
 use super::conn_state::{ConnTable, ConnTimeouts, whole_ticks};
 use super::{ListenContext, ListenPort, accept, http3};
 use crate::GatewaySettings;
 use crate::context::{BusyThread, GatewayState, TICK_INTERVAL, WorkerContext};
 use crate::deliver;
+use crate::event_loop::{BatchRule, EventLoop};
 use crate::invoke::{Invoker, LocalTask};
 use crate::request::ListenerZone;
 
@@ -47,24 +49,26 @@ pub(crate) fn run_thread(
         .enable_all()
         .thread_name(format!("gateway-{}-disk", thread.thread_number))
         .max_blocking_threads(MAX_DISK_THREADS)
-        .build()?;
-    let local = LocalSet::new();
+        .build_local(LocalOptions::default())?;
     // The golden ratio in 64 bits (Knuth's multiplicative hash) gives every thread a distant
     // seed.
+    let in_runtime = runtime.enter();
     let worker = WorkerContext::new(
         settings,
         shared,
+        EventLoop::new()?,
         0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread.thread_number + 1),
     );
+    drop(in_runtime);
     let context = Rc::new(ListenContext {
         worker,
         conn_table: ConnTable::default(),
     });
-    let served =
-        runtime.block_on(local.run_until(serve_until_drained(context.clone(), thread, settings)));
-    // Tasks left in the set are dropped with it, and recorded as cut.
+    let served = runtime.block_on(serve_until_drained(context.clone(), thread, settings));
+    // Tasks left in the runtime are dropped with it, and recorded as cut.
     context.worker.recorder.begin_cutting();
-    drop(local);
+    drop(runtime);
+    context.worker.event_loop.close();
     served
 }
 
@@ -74,6 +78,9 @@ async fn serve_until_drained(
     settings: &GatewaySettings,
 ) -> io::Result<()> {
     let worker = context.worker.clone();
+    tokio::task::spawn_local(run_event_loop(worker.event_loop.clone()));
+    let event_loop = worker.event_loop.clone();
+    tokio::task::spawn_local(async move { event_loop.sweep_waits().await });
     tokio::task::spawn_local(sweep_connections(
         context.clone(),
         conn_timeouts(settings),
@@ -131,14 +138,15 @@ async fn serve_until_drained(
         worker.recorder.begin_cutting();
         http3_endpoints.close_all().await; // without a close, a QUIC client waits for its timeout
     }
-    // Nothing sweeps them from now on. Those in use by other threads still need this event loop.
-    worker.loopback_pools.close_idle();
-    // After the timeout, the requests of all threads are cut.
-    if drained.is_ok() {
-        let unused = worker.event_loop.wait_unused();
-        let _ = tokio::time::timeout(settings.drain_timeout, unused).await;
-    }
+    worker.loopback_pools.close_idle(); // nothing sweeps them from now on
     accepted
+}
+
+/// Serves the thread's sockets. Without their events, the thread can answer nothing.
+async fn run_event_loop(event_loop: Rc<EventLoop>) {
+    if let Err(error) = event_loop.run().await {
+        tracing::error!(%error, "the event loop failed: no connection of its thread goes on");
+    }
 }
 
 /// Waits for the end of a listener. The others of the thread go on if it fails.
@@ -165,8 +173,10 @@ async fn sweep_connections(
     pool_idle_timeout: Duration,
 ) {
     let (worker, max_idle_ticks) = (&context.worker, whole_ticks(pool_idle_timeout));
+    let mut batch_rule = BatchRule::default();
     loop {
         tokio::time::sleep(TICK_INTERVAL).await;
+        note_load(worker, &mut batch_rule);
         let now = worker
             .tick_counter()
             .fetch_add(1, Ordering::Relaxed)
@@ -182,6 +192,16 @@ async fn sweep_connections(
         worker
             .quic_connections
             .sweep_idle(now.saturating_sub(max_idle_ticks));
+    }
+}
+
+/// Counts what the event loop has done since the last tick, and has a busy thread run as a batch.
+fn note_load(worker: &WorkerContext, batch_rule: &mut BatchRule) {
+    let load = worker.event_loop.take_load();
+    let inline_calls = &worker.totals.inline_calls;
+    inline_calls.fetch_add(load.inline_calls, Ordering::Relaxed);
+    if let Some(is_batch) = batch_rule.note_load(load, TICK_INTERVAL) {
+        worker.control.set_batch_policy(is_batch);
     }
 }
 

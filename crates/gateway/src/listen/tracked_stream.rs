@@ -41,6 +41,11 @@ impl<T> TrackedStream<T> {
         }
     }
 
+    /// Returns the stream itself, of which reads and writes are not reported.
+    pub(super) fn get_mut(&mut self) -> &mut T {
+        &mut self.io
+    }
+
     /// Takes the unread bytes.
     pub(super) fn take_unread(&mut self) -> Bytes {
         std::mem::take(&mut self.unread)

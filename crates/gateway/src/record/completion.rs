@@ -27,10 +27,10 @@ pub(crate) struct CompletionRecord {
     recorder: Rc<CompletionRecorder>,
     function: Option<Arc<FunctionEntry>>,
     started_at: Instant,
+    /// Duration, where it is known before the end.
+    took: Option<Duration>,
     status: u16,
     reason: Option<Reason>,
-    /// Time between arrival and admission.
-    pub queue_wait: Duration,
     /// Instance to which the request was sent last.
     pub instance: Option<InstanceId>,
     /// Bytes of the response body so far.
@@ -49,6 +49,8 @@ pub(crate) struct ClientProtocol(pub &'static str);
 /// Details for the access log alone.
 struct LogDetails {
     time: SystemTime,
+    /// Time between arrival and admission.
+    queue_wait: Duration,
     call_id: String,
     requested_name: String,
     caller: Option<String>,
@@ -73,7 +75,7 @@ impl CompletionRecord {
         if let Some(function) = &function {
             function.tally.note_start();
         }
-        Self::new(recorder, function, || {
+        Self::new(recorder, function, Instant::now(), || {
             LogDetails::from_request(peer, request, requested_name)
         })
     }
@@ -84,9 +86,9 @@ impl CompletionRecord {
         recorder: &Rc<CompletionRecorder>,
         peer: &PeerInfo,
         function: Arc<FunctionEntry>,
-        method: &Method,
-        path: &str,
+        (method, path): (&Method, &str),
         bytes_in: u64,
+        arrived_at: Instant,
         header: impl Fn(&str) -> Option<&'a [u8]>,
     ) -> Self {
         function.tally.note_start();
@@ -95,7 +97,7 @@ impl CompletionRecord {
             path: path.to_owned(),
             ..LogDetails::unknown(peer, "HTTP/1.1").with_headers(header)
         };
-        let mut plain = Self::new(recorder, Some(function), details);
+        let mut plain = Self::new(recorder, Some(function), arrived_at, details);
         plain.bytes_in = bytes_in;
         plain
     }
@@ -106,12 +108,14 @@ impl CompletionRecord {
         peer: &PeerInfo,
         protocol: &'static str,
     ) -> Self {
-        Self::new(recorder, None, || LogDetails::unknown(peer, protocol))
+        let details = || LogDetails::unknown(peer, protocol);
+        Self::new(recorder, None, Instant::now(), details)
     }
 
     fn new(
         recorder: &Rc<CompletionRecorder>,
         function: Option<Arc<FunctionEntry>>,
+        started_at: Instant,
         details: impl FnOnce() -> LogDetails,
     ) -> Self {
         // Without a log, a request allocates none of these strings.
@@ -119,10 +123,10 @@ impl CompletionRecord {
         Self {
             recorder: recorder.clone(),
             function,
-            started_at: Instant::now(),
+            started_at,
+            took: None,
             status: STATUS_CALLER_GONE,
             reason: Some(Reason::CallerGone),
-            queue_wait: Duration::ZERO,
             instance: None,
             bytes_out: 0,
             bytes_in: 0,
@@ -135,11 +139,6 @@ impl CompletionRecord {
         }
     }
 
-    /// Sets the time of arrival, where the record begins later.
-    pub(crate) fn set_arrival(&mut self, at: Instant) {
-        self.started_at = at;
-    }
-
     /// Returns the time of arrival.
     pub(crate) fn started_at(&self) -> Instant {
         self.started_at
@@ -150,6 +149,13 @@ impl CompletionRecord {
         if let Some(details) = &mut self.details {
             details.call_id = String::from_utf8_lossy(call_id).into_owned();
             details.caller = caller.map(|caller| caller.name.to_string());
+        }
+    }
+
+    /// Adds a wait for admission.
+    pub(crate) fn add_queue_wait(&mut self, waited: Duration) {
+        if let Some(details) = &mut self.details {
+            details.queue_wait += waited;
         }
     }
 
@@ -178,6 +184,11 @@ impl CompletionRecord {
         self.reason = None;
     }
 
+    /// Sets the duration; otherwise the record's drop reads the clock.
+    pub(crate) fn set_duration(&mut self, took: Duration) {
+        self.took = Some(took);
+    }
+
     /// Marks the request as refused, with the status of the reason.
     pub(crate) fn mark_refused(&mut self, reason: Reason) {
         self.status = reason.status();
@@ -190,7 +201,7 @@ impl CompletionRecord {
     }
 
     fn write_record(&mut self) {
-        let took = self.started_at.elapsed();
+        let took = self.took.unwrap_or_else(|| self.started_at.elapsed());
         // After the drain timeout, the gateway drops requests itself; their callers are still
         // there.
         if self.reason == Some(Reason::CallerGone) && self.recorder.is_cutting() {
@@ -254,7 +265,7 @@ impl CompletionRecord {
                     .map_or(0, |body| body.byte_count()),
             bytes_out: self.bytes_out,
             duration: took.as_secs_f64(),
-            queue_wait: self.queue_wait.as_secs_f64(),
+            queue_wait: details.queue_wait.as_secs_f64(),
             via: self.path_choice.path.name(),
             obstacle: self
                 .instance
@@ -274,6 +285,7 @@ impl LogDetails {
     fn unknown(peer: &PeerInfo, protocol: &'static str) -> Self {
         Self {
             time: SystemTime::now(),
+            queue_wait: Duration::ZERO,
             call_id: String::new(),
             requested_name: String::new(),
             caller: None,

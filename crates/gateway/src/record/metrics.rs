@@ -210,6 +210,11 @@ impl GatewayMetrics {
                 &totals.accept_errors,
             ),
             (
+                "nearpath_inline_calls",
+                "Calls at functions' own ports that event loops answered without a task",
+                &totals.inline_calls,
+            ),
+            (
                 "nearpath_connections_cut",
                 "Connections cut: slow or idle client, or too many stream resets",
                 &totals.connections_cut,

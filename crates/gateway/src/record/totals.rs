@@ -15,6 +15,8 @@ pub(crate) struct GatewayTotals {
     pub connections: AtomicU64,
     /// Connections closed on accept because their source had its share.
     pub connections_refused: AtomicU64,
+    /// Calls that event loops answered without a task.
+    pub inline_calls: AtomicU64,
     /// Failed accepts, mostly for want of file descriptors.
     pub accept_errors: AtomicU64,
     /// Connections cut because the client was slow, idle, or reset too many streams.

@@ -6,23 +6,34 @@ use http::HeaderValue;
 
 /// Formats decimal seconds with microseconds.
 pub(crate) fn seconds_value(time: Duration) -> HeaderValue {
-    // From the end to the front: the fraction first.
-    let mut text = DigitBuffer::default();
-    text.push_number(u64::from(time.subsec_micros()), 6);
-    text.push_byte(b'.');
-    text.push_number(time.as_secs(), 1);
-    text.to_header_value()
+    DigitBuffer::from_seconds(time).to_header_value()
 }
 
 /// Buffer for a number as text, written from its end. `std::fmt` would take several times as
 /// long, twice per request.
 #[derive(Default)]
-pub(super) struct DigitBuffer {
+pub(crate) struct DigitBuffer {
     bytes: [u8; 32],
     used_bytes: usize,
 }
 
 impl DigitBuffer {
+    /// Writes decimal seconds with microseconds.
+    pub(crate) fn from_seconds(time: Duration) -> Self {
+        // From the end to the front: the fraction first.
+        let mut text = Self::default();
+        text.push_number(u64::from(time.subsec_micros()), 6);
+        text.push_byte(b'.');
+        text.push_number(time.as_secs(), 1);
+        text
+    }
+
+    pub(crate) fn from_number(number: u64) -> Self {
+        let mut text = Self::default();
+        text.push_number(number, 1);
+        text
+    }
+
     fn push_byte(&mut self, byte: u8) {
         self.used_bytes += 1;
         let at = self.bytes.len() - self.used_bytes;
@@ -30,7 +41,7 @@ impl DigitBuffer {
     }
 
     /// Writes `number` before the existing text, with at least `at_least` digits.
-    pub(super) fn push_number(&mut self, mut number: u64, at_least: usize) {
+    fn push_number(&mut self, mut number: u64, at_least: usize) {
         let mut written = 0;
         while number > 0 || written < at_least {
             self.push_byte(b'0' + (number % 10) as u8);
@@ -39,7 +50,8 @@ impl DigitBuffer {
         }
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    /// Returns the text.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[self.bytes.len() - self.used_bytes..]
     }
 

@@ -25,9 +25,9 @@ impl CallId {
     }
 
     /// Returns the id among these fields, or a new one.
-    pub(crate) fn from_fields<'a>(mut fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Self {
+    pub(crate) fn from_fields<'a>(mut fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Self {
         fields
-            .find(|(name, _)| *name == "x-call-id")
+            .find(|(name, _)| *name == b"x-call-id")
             .map_or_else(Self::new, |(_, value)| Self::FromCaller(value.into()))
     }
 
@@ -49,9 +49,8 @@ impl StartTime {
         let since = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
-        let mut text = DigitBuffer::default();
-        text.push_number(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX), 1);
-        Self(text)
+        let nanoseconds = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        Self(DigitBuffer::from_number(nanoseconds))
     }
 
     /// Returns the text of the time.

@@ -15,7 +15,7 @@ mod upload_progress;
 pub(crate) use caller_body::CallerBody;
 pub use caller_timeout::parse_caller_timeout;
 pub(crate) use deadlines::{RequestDeadlines, RequestStage};
-pub(crate) use digits::seconds_value;
+pub(crate) use digits::{DigitBuffer, seconds_value};
 pub(crate) use ids::{CallId, StartTime};
 pub(crate) use min_rate::{MinRate, RateAllowance};
 pub(crate) use nearpath_wire::hop::timeout::X_TIMEOUT;

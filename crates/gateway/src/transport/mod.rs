@@ -6,12 +6,12 @@ mod quic;
 mod shm_domains;
 mod tcp;
 
+pub(crate) use loopback::{
+    Arrived, Exchange, ExchangeError, InvalidResponse, LoopbackBody, LoopbackPools,
+    PooledConnection, ResponseHeadError, ServerBody, ServerResponse,
+};
 #[doc(hidden)] // for the fuzz target
 pub use loopback::{BodyDecoder, DecodedPart, HeadParser, ResponseHead};
-pub(crate) use loopback::{
-    EventLoopToken, ExchangeError, InvalidResponse, LoopbackBody, LoopbackPools, PooledConnection,
-    ResponseHeadError, ServerBody, ServerResponse, exchange_plain,
-};
 pub(crate) use quic::{AcquiredQuic, QuicConnections, QuicUnavailable};
 pub(crate) use shm_domains::ShmDomains;
 pub(crate) use tcp::{HttpConnection, TcpPools, TlsMode};

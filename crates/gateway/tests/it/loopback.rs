@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nearpath_testkit::within;
+use nearpath_testkit::{eventually, within};
 use nearpath_types::{
     FunctionPolicy, FunctionServer, InstanceNetwork, InstanceState, RoutingSnapshot,
 };
@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::fixture::{
     TestGateway, full_body, function_route, instance_entry, millis, read_head, send_and_collect,
-    send_raw, start_instance,
+    start_instance,
 };
 
 /// Network of an instance that is this process's own.
@@ -44,8 +44,54 @@ impl InstanceNetwork for OwnNetwork {
     }
 }
 
+/// Connection on which a request comes.
+#[derive(Clone, Copy)]
+enum Caller {
+    /// A new one: its task answers.
+    New,
+    /// One that has had a response from the function's own port: the event loop answers.
+    Kept,
+}
+
+/// Runs each test with both callers.
+macro_rules! test_both_callers {
+    ($($test:ident,)*) => {$(
+        mod $test {
+            use super::Caller;
+
+            #[tokio::test]
+            async fn on_a_new_connection() {
+                super::$test(Caller::New).await;
+            }
+
+            #[tokio::test]
+            async fn on_a_kept_connection() {
+                super::$test(Caller::Kept).await;
+            }
+        }
+    )*};
+}
+
+test_both_callers! {
+    a_plain_request_goes_to_the_functions_own_port,
+    other_requests_go_to_the_watchdog,
+    bodies_of_every_framing_are_whole,
+    a_connection_is_used_again_only_after_a_clean_end,
+    bytes_after_a_response_never_answer_the_next_request,
+    a_busy_connection_leaves_a_simple_server_to_others,
+    answers_with_two_meanings_are_errors,
+    broken_answers_differ_from_complete_ones,
+    the_functions_own_limit_ends_a_call,
+    a_caller_that_leaves_ends_the_connection,
+    pipelined_requests_are_answered_in_their_order,
+}
+
+/// Path of requests that only open connections. The server answers them by itself.
+const WARM_UP_PATH: &str = "/warm-up";
+
 /// A function whose server is scripted, and whose route names that server.
 struct ScriptedFunction {
+    caller: Caller,
     fixture: TestGateway,
     network: Arc<OwnNetwork>,
     /// Heads and bodies that the server got.
@@ -57,11 +103,12 @@ type Script = (&'static str, bool);
 
 impl ScriptedFunction {
     /// Starts a function whose server answers each request with the next script.
-    async fn start(scripts: &[Script]) -> Self {
-        Self::start_with(scripts, None, FunctionPolicy::default()).await
+    async fn start(caller: Caller, scripts: &[Script]) -> Self {
+        Self::start_with(caller, scripts, None, FunctionPolicy::default()).await
     }
 
     async fn start_with(
+        caller: Caller,
         scripts: &[Script],
         exec_timeout: Option<Duration>,
         policy: FunctionPolicy,
@@ -85,6 +132,7 @@ impl ScriptedFunction {
         let fixture = TestGateway::start();
         publish(&fixture, watchdog, &server, policy);
         Self {
+            caller,
             fixture,
             network,
             requests,
@@ -101,8 +149,23 @@ impl ScriptedFunction {
         })
     }
 
+    /// Opens a connection for a request.
+    async fn connect(&self) -> TcpStream {
+        let mut stream = TcpStream::connect(self.fixture.public).await.unwrap();
+        if matches!(self.caller, Caller::Kept) {
+            let warm_up = format!("GET /function/echo{WARM_UP_PATH} HTTP/1.1\r\nhost: a\r\n\r\n");
+            stream.write_all(warm_up.as_bytes()).await.unwrap();
+            within(read_head(&mut stream)).await;
+        }
+        stream
+    }
+
     async fn send(&self, request: &str) -> String {
-        send_raw(self.fixture.public, request.as_bytes()).await
+        let mut stream = self.connect().await;
+        let _ = stream.write_all(request.as_bytes()).await; // an early answer may close
+        let mut answer = String::new();
+        within(stream.read_to_string(&mut answer)).await.unwrap();
+        answer
     }
 
     async fn get(&self) -> String {
@@ -118,7 +181,11 @@ impl ScriptedFunction {
     async fn first_record(&self) -> serde_json::Value {
         let first = async || {
             loop {
-                if let Some(line) = self.fixture.log.parse_lines().into_iter().next() {
+                let is_asked = |line: &serde_json::Value| {
+                    !line["path"].as_str().unwrap().ends_with(WARM_UP_PATH)
+                };
+                let mut lines = self.fixture.log.parse_lines().into_iter();
+                if let Some(line) = lines.find(is_asked) {
                     return line;
                 }
                 tokio::time::sleep(millis(5)).await;
@@ -157,6 +224,11 @@ async fn serve_scripts(
     let mut scripts = scripts.into_iter();
     while let Ok((mut stream, _)) = listener.accept().await {
         while let Some(request) = read_request(&mut stream).await {
+            if request.starts_with(&format!("GET {WARM_UP_PATH} ")) {
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                stream.write_all(answer).await.unwrap();
+                continue;
+            }
             requests.lock().unwrap().push(request);
             let Some((bytes, closes)) = scripts.next() else {
                 return std::future::pending().await;
@@ -187,10 +259,9 @@ fn body_of(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").unwrap().1
 }
 
-#[tokio::test]
-async fn a_plain_request_goes_to_the_functions_own_port() {
+async fn a_plain_request_goes_to_the_functions_own_port(caller: Caller) {
     let answer = "HTTP/1.1 201 Made\r\nX-Own: 1\r\nContent-Length: 2\r\n\r\nok";
-    let function = ScriptedFunction::start(&[(answer, false)]).await;
+    let function = ScriptedFunction::start(caller, &[(answer, false)]).await;
     let answer = function
         .send("POST /function/echo/a%20b?c=d HTTP/1.1\r\nhost: site\r\nX-Nearpath-Path: ?\r\nx-nearpath-caller: evil\r\ncontent-length: 4\r\nconnection: close\r\n\r\nbody")
         .await;
@@ -235,9 +306,8 @@ async fn a_plain_request_goes_to_the_functions_own_port() {
     );
 }
 
-#[tokio::test]
-async fn other_requests_go_to_the_watchdog() {
-    let function = ScriptedFunction::start(&[]).await;
+async fn other_requests_go_to_the_watchdog(caller: Caller) {
+    let function = ScriptedFunction::start(caller, &[]).await;
     for request in [
         "GET /function/echo HTTP/1.1\r\nhost: a\r\nx-timeout: 3s\r\nconnection: close\r\n\r\n",
         "GET /function/echo/_/health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
@@ -247,12 +317,12 @@ async fn other_requests_go_to_the_watchdog() {
         let answer = function.send(request).await;
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     }
-    assert_eq!(function.socket_count(), 0);
+    assert!(function.requests.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
 async fn a_closed_port_leaves_the_request_to_the_watchdog() {
-    let function = ScriptedFunction::start(&[]).await;
+    let function = ScriptedFunction::start(Caller::New, &[]).await;
     let watchdog = start_instance(async |_| http::Response::new(full_body("watchdog"))).await;
     let free = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let server = function.listen_at(free.local_addr().unwrap());
@@ -267,8 +337,7 @@ async fn a_closed_port_leaves_the_request_to_the_watchdog() {
     assert_eq!(function.socket_count(), 1, "it was tried");
 }
 
-#[tokio::test]
-async fn bodies_of_every_framing_are_whole() {
+async fn bodies_of_every_framing_are_whole(caller: Caller) {
     for (answer, closes, body) in [
         (
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n",
@@ -307,15 +376,14 @@ async fn bodies_of_every_framing_are_whole() {
             "ok",
         ),
     ] {
-        let function = ScriptedFunction::start(&[(answer, closes)]).await;
+        let function = ScriptedFunction::start(caller, &[(answer, closes)]).await;
         let got = function.get().await;
         assert_eq!(body_of(&got), body, "{answer:?}: {got}");
         assert!(!got.contains("x-own"), "{got}");
     }
 }
 
-#[tokio::test]
-async fn a_connection_is_used_again_only_after_a_clean_end() {
+async fn a_connection_is_used_again_only_after_a_clean_end(caller: Caller) {
     let whole = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
     let more = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokHTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil";
     let close = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok";
@@ -326,18 +394,17 @@ async fn a_connection_is_used_again_only_after_a_clean_end() {
         (close, true),
         (whole, false),
     ];
-    let function = ScriptedFunction::start(&scripts).await;
+    let function = ScriptedFunction::start(caller, &scripts).await;
     for (number, sockets) in [1, 1, 1, 2, 3].into_iter().enumerate() {
         assert_eq!(body_of(&function.get().await), "ok", "request {number}");
         assert_eq!(function.socket_count(), sockets, "request {number}");
     }
 }
 
-#[tokio::test]
-async fn bytes_after_a_response_never_answer_the_next_request() {
+async fn bytes_after_a_response_never_answer_the_next_request(caller: Caller) {
     let whole = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
     let more = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokHTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil";
-    let function = ScriptedFunction::start(&[(more, false), (whole, false)]).await;
+    let function = ScriptedFunction::start(caller, &[(more, false), (whole, false)]).await;
     for _ in 0..2 {
         assert_eq!(body_of(&function.get().await), "ok");
     }
@@ -349,7 +416,7 @@ async fn bytes_on_an_idle_connection_never_answer_the_next_request() {
     let whole = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
     let late = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil";
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let function = ScriptedFunction::start(&[]).await;
+    let function = ScriptedFunction::start(Caller::New, &[]).await;
     let server = function.listen_at(listener.local_addr().unwrap());
     publish(
         &function.fixture,
@@ -375,10 +442,9 @@ async fn bytes_on_an_idle_connection_never_answer_the_next_request() {
     assert_eq!(body_of(&answer), "ok");
 }
 
-#[tokio::test]
-async fn a_busy_connection_leaves_a_simple_server_to_others() {
+async fn a_busy_connection_leaves_a_simple_server_to_others(caller: Caller) {
     let whole = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-    let function = ScriptedFunction::start(&vec![(whole, false); 200_000]).await;
+    let function = ScriptedFunction::start(caller, &vec![(whole, false); 200_000]).await;
     assert_eq!(body_of(&function.get().await), "ok");
     // The busy caller leaves no gap: its next request is there when the response is written.
     let busy = async {
@@ -406,8 +472,7 @@ async fn a_busy_connection_leaves_a_simple_server_to_others() {
     }
 }
 
-#[tokio::test]
-async fn answers_with_two_meanings_are_errors() {
+async fn answers_with_two_meanings_are_errors(caller: Caller) {
     for (answer, status, reason) in [
         (
             "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
@@ -431,7 +496,7 @@ async fn answers_with_two_meanings_are_errors() {
             "function_failed",
         ),
     ] {
-        let function = ScriptedFunction::start(&[(answer, false)]).await;
+        let function = ScriptedFunction::start(caller, &[(answer, false)]).await;
         let got = function.get().await;
         let start = format!("HTTP/1.1 {status}");
         assert!(got.starts_with(&start), "{answer:?}: {got}");
@@ -442,9 +507,9 @@ async fn answers_with_two_meanings_are_errors() {
     }
 }
 
-#[tokio::test]
-async fn broken_answers_are_told_from_complete_ones() {
-    let function = ScriptedFunction::start(&[("HTTP/1.1 200 OK\r\ncontent-le", true)]).await;
+async fn broken_answers_differ_from_complete_ones(caller: Caller) {
+    let function =
+        ScriptedFunction::start(caller, &[("HTTP/1.1 200 OK\r\ncontent-le", true)]).await;
     let got = function.get().await;
     assert!(
         got.contains("closed the connection before it answered"),
@@ -453,14 +518,14 @@ async fn broken_answers_are_told_from_complete_ones() {
     assert!(got.contains("x-nearpath-reason: function_failed"), "{got}");
     // Headers are on their way already: only a broken connection can tell.
     let long = "HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\npart";
-    let function = ScriptedFunction::start(&[(long, true)]).await;
+    let function = ScriptedFunction::start(caller, &[(long, true)]).await;
     let got = function.get().await;
     assert!(
         got.contains("content-length: 100000") && got.ends_with("part"),
         "{got}"
     );
     let chunks = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\npart\r\nzz\r\n";
-    let function = ScriptedFunction::start(&[(chunks, false)]).await;
+    let function = ScriptedFunction::start(caller, &[(chunks, false)]).await;
     let got = function.get().await;
     assert!(!got.ends_with("0\r\n\r\n"), "{got}");
 }
@@ -468,8 +533,11 @@ async fn broken_answers_are_told_from_complete_ones() {
 #[tokio::test]
 async fn a_kill_for_lack_of_memory_explains_a_lost_connection_once() {
     let whole = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-    let function =
-        ScriptedFunction::start(&[("", true), (whole, false), ("", true), ("", true)]).await;
+    let function = ScriptedFunction::start(
+        Caller::New,
+        &[("", true), (whole, false), ("", true), ("", true)],
+    )
+    .await;
     function.network.oom_kills.store(3, Ordering::Relaxed);
     let got = function.get().await;
     assert!(!got.contains("memory"), "before its connection: {got}");
@@ -485,27 +553,27 @@ async fn a_kill_for_lack_of_memory_explains_a_lost_connection_once() {
     assert!(!got.contains("memory"), "before this call: {got}");
 }
 
-#[tokio::test]
-async fn the_functions_own_limit_ends_a_call() {
+async fn the_functions_own_limit_ends_a_call(caller: Caller) {
     let limit = Some(millis(100));
-    let function = ScriptedFunction::start_with(&[], limit, FunctionPolicy::default()).await;
+    let function =
+        ScriptedFunction::start_with(caller, &[], limit, FunctionPolicy::default()).await;
     let got = within(function.get()).await;
     assert!(got.starts_with("HTTP/1.1 504 "), "{got}");
     assert!(got.contains("x-nearpath-reason: exec_timeout"), "{got}");
     let slow = "HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\npart";
     let scripts = [(slow, false)];
-    let function = ScriptedFunction::start_with(&scripts, limit, FunctionPolicy::default()).await;
+    let function =
+        ScriptedFunction::start_with(caller, &scripts, limit, FunctionPolicy::default()).await;
     let got = within(function.get()).await;
     assert!(got.ends_with("part"), "{got}");
     let line = function.first_record().await;
     assert_eq!(line["reason"], "exec_timeout", "{line}");
 }
 
-#[tokio::test]
-async fn a_caller_that_leaves_ends_the_connection() {
-    let function = ScriptedFunction::start(&[]).await;
-    let mut caller = TcpStream::connect(function.fixture.public).await.unwrap();
-    caller
+async fn a_caller_that_leaves_ends_the_connection(caller: Caller) {
+    let function = ScriptedFunction::start(caller, &[]).await;
+    let mut stream = function.connect().await;
+    stream
         .write_all(b"GET /function/echo HTTP/1.1\r\nhost: a\r\n\r\n")
         .await
         .unwrap();
@@ -515,12 +583,11 @@ async fn a_caller_that_leaves_ends_the_connection() {
         }
     };
     within(has_arrived()).await;
-    drop(caller);
+    drop(stream);
     assert_eq!(function.first_record().await["reason"], "caller_gone");
 }
 
-#[tokio::test]
-async fn pipelined_requests_are_answered_in_their_order() {
+async fn pipelined_requests_are_answered_in_their_order(caller: Caller) {
     let scripts = [
         ("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n1", false),
         (
@@ -528,8 +595,8 @@ async fn pipelined_requests_are_answered_in_their_order() {
             false,
         ),
     ];
-    let function = ScriptedFunction::start(&scripts[..1]).await;
-    let mut stream = TcpStream::connect(function.fixture.public).await.unwrap();
+    let function = ScriptedFunction::start(caller, &scripts[..1]).await;
+    let mut stream = function.connect().await;
     let one = "GET /function/echo HTTP/1.1\r\nhost: a\r\n\r\n";
     let last =
         "GET /function/echo HTTP/1.1\r\nhost: a\r\nx-timeout: 5s\r\nconnection: close\r\n\r\n";
@@ -545,6 +612,225 @@ async fn pipelined_requests_are_answered_in_their_order() {
         rest.starts_with("1HTTP/1.1 200 OK") && rest.ends_with("watchdog"),
         "{rest}"
     );
+}
+
+const REQUEST: &str = "GET /function/echo/x HTTP/1.1\r\nhost: a\r\n\r\n";
+
+/// Reads a response whose body has this length.
+async fn read_response(stream: &mut TcpStream, length: usize) -> (String, String) {
+    let head = within(read_head(stream)).await;
+    let mut body = vec![0; length];
+    within(stream.read_exact(&mut body)).await.unwrap();
+    (head, String::from_utf8(body).unwrap())
+}
+
+#[tokio::test]
+async fn the_event_loop_answers_on_kept_connections() {
+    let whole = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+    let function = ScriptedFunction::start(Caller::New, &[(whole, false); 5_000]).await;
+    let mut stream = function.connect().await;
+    let inline_calls = || {
+        let metrics = function.fixture.encode_metrics();
+        let name = "nearpath_inline_calls_total ";
+        let mut counts = metrics.lines().filter_map(|line| line.strip_prefix(name));
+        counts.next().unwrap().parse::<u64>().unwrap()
+    };
+    // A task answers the first request, and what takes long on a busy machine.
+    eventually("some calls are inline", async || {
+        stream.write_all(REQUEST.as_bytes()).await.unwrap();
+        assert_eq!(read_response(&mut stream, 2).await.1, "ok");
+        inline_calls() > 0 // added each tick
+    })
+    .await;
+}
+
+/// Publishes a server that a test plays itself.
+async fn publish_played_server(function: &ScriptedFunction) -> TcpListener {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let server = function.listen_at(listener.local_addr().unwrap());
+    let watchdog = (Ipv4Addr::LOCALHOST, 1).into();
+    publish(
+        &function.fixture,
+        watchdog,
+        &server,
+        FunctionPolicy::default(),
+    );
+    listener
+}
+
+/// A caller's connection and the server's, which have carried a request.
+async fn used_connections(function: &ScriptedFunction) -> (TcpStream, TcpStream) {
+    let listener = publish_played_server(function).await;
+    let mut caller = TcpStream::connect(function.fixture.public).await.unwrap();
+    caller.write_all(REQUEST.as_bytes()).await.unwrap();
+    let (mut server, _) = within(listener.accept()).await.unwrap();
+    within(read_request(&mut server)).await.unwrap();
+    let whole = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+    server.write_all(whole).await.unwrap();
+    assert_eq!(read_response(&mut caller, 2).await.1, "ok");
+    (caller, server)
+}
+
+#[tokio::test]
+async fn a_response_in_pieces_is_whole_however_long_they_take() {
+    let function = ScriptedFunction::start(Caller::New, &[]).await;
+    let (mut caller, mut server) = used_connections(&function).await;
+    let pieces = [
+        "HTTP/1.1 200 OK\r\nconte",
+        "nt-length: 6\r\n",
+        "\r\non",
+        "e",
+        "two",
+    ];
+    for pause in [0, 1, 40] {
+        caller.write_all(REQUEST.as_bytes()).await.unwrap();
+        within(read_request(&mut server)).await.unwrap();
+        for piece in pieces {
+            server.write_all(piece.as_bytes()).await.unwrap();
+            tokio::time::sleep(millis(pause)).await;
+        }
+        let (head, body) = read_response(&mut caller, 6).await;
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        assert_eq!(body, "onetwo", "pause {pause}");
+    }
+}
+
+#[tokio::test]
+async fn a_short_body_that_breaks_off_breaks_the_callers_connection() {
+    for pause in [0, 1, 40] {
+        let function = ScriptedFunction::start(Caller::New, &[]).await;
+        let (mut caller, mut server) = used_connections(&function).await;
+        caller.write_all(REQUEST.as_bytes()).await.unwrap();
+        within(read_request(&mut server)).await.unwrap();
+        let part = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\none";
+        server.write_all(part).await.unwrap();
+        // Before, with and after the move of the call from the loop to its task.
+        tokio::time::sleep(millis(pause)).await;
+        drop(server);
+        let mut answer = String::new();
+        let _ = within(caller.read_to_string(&mut answer)).await; // perhaps a reset
+        assert!(answer.ends_with("\r\n\r\none"), "{answer}");
+        let other = "GET /function/none HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        let answer = function.send(other).await;
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn surplus_bytes_on_a_kept_connection_never_answer_its_next_request() {
+    let function = ScriptedFunction::start(Caller::New, &[]).await;
+    let listener = publish_played_server(&function).await;
+    let mut caller = TcpStream::connect(function.fixture.public).await.unwrap();
+    let whole = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+    let surplus = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil";
+    for round in 0..4 {
+        // Each surplus costs the server its connection.
+        let (mut server, _) = {
+            caller.write_all(REQUEST.as_bytes()).await.unwrap();
+            within(listener.accept()).await.unwrap()
+        };
+        for _ in 0..3 {
+            within(read_request(&mut server)).await.unwrap();
+            server.write_all(whole.as_bytes()).await.unwrap();
+            assert_eq!(read_response(&mut caller, 2).await.1, "ok", "{round}");
+            caller.write_all(REQUEST.as_bytes()).await.unwrap();
+        }
+        within(read_request(&mut server)).await.unwrap();
+        let answer = [whole, surplus].concat();
+        server.write_all(answer.as_bytes()).await.unwrap();
+        assert_eq!(read_response(&mut caller, 2).await.1, "ok", "{round}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_in_pieces_is_answered() {
+    let function = ScriptedFunction::start(Caller::New, &[]).await;
+    let (mut caller, mut server) = used_connections(&function).await;
+    let post = "POST /function/echo HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody";
+    let (head, rest) = post.split_at(40);
+    caller.write_all(head.as_bytes()).await.unwrap();
+    tokio::time::sleep(millis(30)).await;
+    caller.write_all(rest.as_bytes()).await.unwrap();
+    let request = within(read_request(&mut server)).await.unwrap();
+    assert!(request.ends_with("\r\n\r\nbody"), "{request}");
+    let whole = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+    server.write_all(whole).await.unwrap();
+    assert_eq!(read_response(&mut caller, 2).await.1, "ok");
+}
+
+#[tokio::test]
+async fn long_bodies_pass_kept_connections() {
+    let function = ScriptedFunction::start(Caller::New, &[]).await;
+    let (mut caller, mut server) = used_connections(&function).await;
+    for length in [900, 20_000, 60_000, 3_000_000] {
+        let body: String = (0..length)
+            .map(|at| char::from(b'a' + (at % 23) as u8))
+            .collect();
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
+        let post = "POST /function/echo HTTP/1.1\r\nhost: a\r\n";
+        let sent = body.get(..3_000).unwrap_or(&body);
+        let post = format!("{post}content-length: {}\r\n\r\n{sent}", sent.len());
+        caller.write_all(post.as_bytes()).await.unwrap();
+        let request = within(read_request(&mut server)).await.unwrap();
+        assert!(request.ends_with(sent), "{length}");
+        let answering = async {
+            server.write_all(head.as_bytes()).await.unwrap();
+            server.write_all(body.as_bytes()).await.unwrap();
+        };
+        let ((head, got), ()) = tokio::join!(read_response(&mut caller, length), answering);
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        assert!(got == body, "{length}");
+    }
+}
+
+#[tokio::test]
+async fn callers_that_leave_are_noticed() {
+    for last in ["", "GET /fun"] {
+        let function = ScriptedFunction::start(Caller::New, &[]).await;
+        let (mut caller, _server) = used_connections(&function).await;
+        // Bytes and end come in one event.
+        caller.write_all(last.as_bytes()).await.unwrap();
+        caller.shutdown().await.unwrap();
+        let mut answer = String::new();
+        within(caller.read_to_string(&mut answer)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_ends_its_inline_call() {
+    let function = ScriptedFunction::start(Caller::New, &[]).await;
+    let (mut caller, mut server) = used_connections(&function).await;
+    caller.write_all(REQUEST.as_bytes()).await.unwrap();
+    within(read_request(&mut server)).await.unwrap();
+    caller.write_all(REQUEST.as_bytes()).await.unwrap(); // bytes and end come in one event
+    drop(caller);
+    assert_eq!(within(server.read(&mut [0])).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn the_last_request_of_a_kept_connection_is_answered() {
+    let function = ScriptedFunction::start(Caller::New, &[]).await;
+    let (mut caller, mut server) = used_connections(&function).await;
+    let last = "GET /function/echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    caller.write_all(last.as_bytes()).await.unwrap();
+    within(read_request(&mut server)).await.unwrap();
+    let whole = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+    server.write_all(whole).await.unwrap();
+    let mut answer = String::new();
+    within(caller.read_to_string(&mut answer)).await.unwrap();
+    assert!(
+        answer.contains("connection: close") && answer.ends_with("ok"),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
+async fn a_kept_connection_ends_with_the_drain() {
+    let function = ScriptedFunction::start(Caller::New, &[]).await;
+    let (mut idle, _server) = used_connections(&function).await;
+    let ScriptedFunction { mut fixture, .. } = function;
+    let _drained = fixture.drain_gateway();
+    assert_eq!(within(idle.read(&mut [0])).await.unwrap(), 0);
 }
 
 #[tokio::test]

@@ -87,6 +87,13 @@ impl<T: AsyncRead + AsyncWrite + Unpin> BufferedConnection<T> {
         Poll::Pending
     }
 
+    /// Writes the rest of a response.
+    pub(super) async fn write_rest(&mut self, rest: &[u8]) -> io::Result<()> {
+        self.stream.write_all(rest).await?;
+        self.state.note_flushed();
+        Ok(())
+    }
+
     /// Closes after the last response. The client may have sent further requests by then.
     pub(super) async fn close(mut self) {
         if !self.buffer.is_empty() {

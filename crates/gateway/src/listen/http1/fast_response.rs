@@ -4,7 +4,6 @@
 use std::io;
 use std::pin::pin;
 use std::task::Poll;
-use std::time::Instant;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::poll;
@@ -19,7 +18,7 @@ use super::response::{self, HEAD_RESERVE_BYTES, write_field, write_status_line};
 use crate::fast_path::{PlainCall, PlainRequest, SentCall};
 use crate::listen::client_connection::ClientConnection;
 use crate::listen::conn_state::ActiveRequest;
-use crate::request::seconds_value;
+use crate::request::DigitBuffer;
 
 /// Waits for the response and writes it. Returns whether another request may follow.
 pub(super) async fn write_fast_response<T>(
@@ -37,7 +36,7 @@ where
         return Ok(false);
     };
     let close = plain.closes_connection() || connection.state.is_draining();
-    let mut out = BytesMut::with_capacity(HEAD_RESERVE_BYTES);
+    let mut out = Vec::with_capacity(HEAD_RESERVE_BYTES);
     let mut answer = match outcome {
         // The request is still complete, so the pipeline can send it to another instance.
         Ok(reply) if reply.did_not_run() => {
@@ -57,7 +56,8 @@ where
                 };
                 // Recorded before the write: the instance is done, and a slow caller must not
                 // occupy it.
-                call.complete_call(status.as_u16(), body.len() as u64);
+                let took = call.elapsed();
+                call.complete_call(status.as_u16(), body.len() as u64, took);
                 active.mark_untaken();
                 drop(active);
                 write_whole(connection, out, body).await?;
@@ -74,22 +74,22 @@ where
 /// Writes head and body.
 pub(super) async fn write_whole<T>(
     connection: &mut BufferedConnection<T>,
-    mut out: BytesMut,
+    mut out: Vec<u8>,
     body: Bytes,
 ) -> io::Result<()>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
     if body.len() <= out.capacity() - out.len() {
-        // One buffer costs the kernel less than two, and the slot is free at once.
-        out.put_slice(&body);
+        // One buffer costs the kernel less than two, and a slot in memory is free at once.
+        out.extend_from_slice(&body);
         drop(body);
         connection.stream.write_all(&out).await?;
         connection.state.note_flushed();
         return Ok(());
     }
-    // One vectored write for head and body, straight from the slot.
-    let mut all = out.chain(body);
+    // One vectored write for head and body, which may be in a slot.
+    let mut all = (&out[..]).chain(body);
     let first_write = poll!(pin!(connection.stream.write_all_buf(&mut all)));
     match first_write {
         Poll::Ready(written) => written?,
@@ -111,7 +111,7 @@ fn is_bodiless(status: StatusCode) -> bool {
 /// Writes the response head as [`crate::deliver`] does in the pipeline. `None`: the pipeline must
 /// handle it.
 fn write_head(
-    out: &mut BytesMut,
+    out: &mut Vec<u8>,
     client: &ClientConnection,
     call: &PlainCall,
     reply: &CallReply,
@@ -155,22 +155,19 @@ fn write_head(
     }
     write_own_fields(out, client, call);
     if add_duration {
-        let time = Instant::now().saturating_duration_since(call.record.started_at());
-        write_field(out, "x-duration-seconds", seconds_value(time).as_bytes());
+        let took = DigitBuffer::from_seconds(call.elapsed());
+        write_field(out, "x-duration-seconds", took.as_bytes());
     }
     if !is_bodiless(status) {
-        write_field(
-            out,
-            "content-length",
-            reply.body.len().to_string().as_bytes(),
-        );
+        let length = DigitBuffer::from_number(reply.body.len() as u64);
+        write_field(out, "content-length", length.as_bytes());
     }
     response::end_head(out, add_date.then(|| client.worker.http_date()), close);
     Some(status)
 }
 
 /// Writes the fields of the gateway that every response has.
-pub(super) fn write_own_fields(out: &mut BytesMut, client: &ClientConnection, call: &PlainCall) {
+pub(super) fn write_own_fields(out: &mut Vec<u8>, client: &ClientConnection, call: &PlainCall) {
     write_field(out, "x-call-id", call.call_id().as_bytes());
     write_field(out, "x-start-time", call.start_time().as_bytes());
     write_field(out, "x-served-by", client.worker.served_by.as_bytes());
@@ -181,7 +178,21 @@ pub(super) fn write_own_fields(out: &mut BytesMut, client: &ClientConnection, ca
 
 /// Returns whether a field is valid HTTP (RFC 9110 section 5). The function may be hostile.
 pub(super) fn is_valid_field(name: &str, value: &[u8]) -> bool {
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let is_text = |byte: &u8| *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f);
-    name.bytes().all(is_token) && value.iter().all(is_text)
+    name.bytes().all(|byte| TOKEN_BYTES[usize::from(byte)]) && value.iter().all(is_text)
 }
+
+/// Bytes of a token (RFC 9110 section 5.6.2). A table: each byte of each name is looked up.
+static TOKEN_BYTES: [bool; 256] = {
+    let (mut bytes, mut at) = ([false; 256], 0);
+    while at < bytes.len() {
+        bytes[at] = (at as u8).is_ascii_alphanumeric();
+        at += 1;
+    }
+    let (marks, mut at) = (b"!#$%&'*+-.^_`|~", 0);
+    while at < marks.len() {
+        bytes[marks[at] as usize] = true;
+        at += 1;
+    }
+    bytes
+};

@@ -8,16 +8,18 @@
 
 mod buffered_connection;
 mod fast_response;
+mod inline;
+mod loopback_head;
 mod loopback_response;
+mod own_port_call;
 mod response;
 
 use std::io;
-
-use tokio::io::{AsyncRead, AsyncWrite};
-
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::client_connection::ClientConnection;
+use super::client_socket::ClientTransport;
 use super::conn_state::ActiveRequest;
 use super::tracked_stream::TrackedStream;
 use crate::fast_path::{self, LoopbackDraft, ParseOutcome, PlainRequest, take_plain_request};
@@ -25,6 +27,8 @@ use crate::function::FunctionEntry;
 use crate::pipeline;
 use crate::route::{self, PathTarget};
 use buffered_connection::BufferedConnection;
+use inline::TaskStep;
+use own_port_call::{LongResponse, OpenCall};
 
 /// Maximum bytes of an incomplete head before hyper takes over.
 const MAX_PLAIN_HEAD_BYTES: usize = 4096;
@@ -37,48 +41,117 @@ pub(super) enum Http1Outcome<T> {
     HandedOver(TrackedStream<T>),
 }
 
+/// How a request was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answered {
+    /// At the function's own port. The event loop may answer the next one.
+    AtOwnPort,
+    /// In another way.
+    Elsewhere,
+    /// The connection ends.
+    Last,
+}
+
+impl Answered {
+    /// Returns this, if another request may follow.
+    fn or_last(self, may_follow: bool) -> Self {
+        match may_follow {
+            true => self,
+            false => Self::Last,
+        }
+    }
+}
+
 /// Answers requests until one is not plain or the connection ends.
 ///
 /// # Errors
 /// If the connection fails, or a response breaks off, which only a broken connection can express.
-pub(super) async fn serve_plain_requests<T>(
-    client: &ClientConnection,
+pub(super) async fn serve_plain_requests<T: ClientTransport>(
+    client: &Rc<ClientConnection>,
     stream: TrackedStream<T>,
-) -> io::Result<Http1Outcome<T>>
-where
-    T: AsyncRead + AsyncWrite + Unpin,
-{
+) -> io::Result<Http1Outcome<T>> {
     let mut connection = BufferedConnection::new(stream, client.state.clone());
+    let mut previous = Answered::Elsewhere;
     loop {
-        match take_plain_request(connection.buffer()) {
-            ParseOutcome::Plain(plain) => match find_function(client, &plain) {
-                Some(found) => {
-                    if !answer_plain_request(client, &mut connection, &plain, found).await? {
-                        connection.close().await;
-                        return Ok(Http1Outcome::Closed);
-                    }
-                }
+        previous = match next_step(client, &mut connection, previous).await? {
+            TaskStep::Answer(plain) => match find_function(client, &plain) {
+                Some(found) => answer_plain_request(client, &mut connection, plain, found).await?,
                 None => {
                     return Ok(Http1Outcome::HandedOver(
                         connection.into_stream(Some(plain)),
                     ));
                 }
             },
-            // Longer heads are hyper's: it knows how to refuse them.
-            ParseOutcome::Incomplete if connection.buffer().len() < MAX_PLAIN_HEAD_BYTES => {
-                if !connection.read_more().await? {
-                    return Ok(if connection.buffer().is_empty() {
-                        Http1Outcome::Closed
-                    } else {
-                        Http1Outcome::HandedOver(connection.into_stream(None))
-                    });
-                }
+            TaskStep::Await(call) => await_call(client, &mut connection, *call).await?,
+            TaskStep::Finish(response) => finish_call(client, &mut connection, *response).await?,
+            TaskStep::Write { rest, close } => {
+                connection.write_rest(&rest).await?;
+                Answered::AtOwnPort.or_last(!close)
             }
-            ParseOutcome::Incomplete | ParseOutcome::NotPlain => {
+            TaskStep::Close => Answered::Last,
+            TaskStep::End if connection.buffer().is_empty() => return Ok(Http1Outcome::Closed),
+            TaskStep::End | TaskStep::HandOver | TaskStep::Read => {
                 return Ok(Http1Outcome::HandedOver(connection.into_stream(None)));
             }
+        };
+        if previous == Answered::Last {
+            connection.close().await;
+            return Ok(Http1Outcome::Closed);
         }
     }
+}
+
+/// Waits for the next plain request, in the event loop if the last one was answered at a function's
+/// own port. Returns no [`TaskStep::Read`].
+async fn next_step<T: ClientTransport>(
+    client: &Rc<ClientConnection>,
+    connection: &mut BufferedConnection<T>,
+    previous: Answered,
+) -> io::Result<TaskStep> {
+    let mut may_be_inline = previous == Answered::AtOwnPort;
+    loop {
+        match take_plain_request(connection.buffer()) {
+            ParseOutcome::Plain(plain) => return Ok(TaskStep::Answer(plain)),
+            // Longer heads are hyper's: it knows how to refuse them.
+            ParseOutcome::Incomplete if connection.buffer().len() < MAX_PLAIN_HEAD_BYTES => {}
+            ParseOutcome::Incomplete | ParseOutcome::NotPlain => return Ok(TaskStep::HandOver),
+        }
+        if connection.buffer().is_empty() && std::mem::take(&mut may_be_inline) {
+            match inline::serve_inline(client, connection).await? {
+                TaskStep::Read => continue, // something may have been read
+                step => return Ok(step),
+            }
+        }
+        if !connection.read_more().await? {
+            return Ok(TaskStep::End);
+        }
+    }
+}
+
+/// Waits for the response to a request that was sent, and writes it.
+async fn await_call<T: ClientTransport>(
+    client: &ClientConnection,
+    connection: &mut BufferedConnection<T>,
+    call: OpenCall,
+) -> io::Result<Answered> {
+    // On the heap: otherwise every connection's future would be as large.
+    let answering = Box::pin(loopback_response::answer_open_call(
+        client, connection, call,
+    ));
+    Ok(Answered::AtOwnPort.or_last(answering.await?))
+}
+
+/// Writes a response that the event loop has left.
+async fn finish_call<T: ClientTransport>(
+    client: &ClientConnection,
+    connection: &mut BufferedConnection<T>,
+    response: LongResponse,
+) -> io::Result<Answered> {
+    // On the heap, as above.
+    let writing = Box::pin(loopback_response::write_long_response(
+        client, connection, response,
+    ));
+    Ok(Answered::AtOwnPort.or_last(writing.await?))
 }
 
 /// Function of a plain request, and the offset of its path.
@@ -103,71 +176,59 @@ fn find_function(client: &ClientConnection, plain: &PlainRequest) -> Option<Foun
     }
 }
 
-/// Answers one request. Returns whether another one may follow.
-async fn answer_plain_request<T>(
+/// Answers one request.
+async fn answer_plain_request<T: ClientTransport>(
     client: &ClientConnection,
     connection: &mut BufferedConnection<T>,
-    plain: &PlainRequest,
+    plain: PlainRequest,
     found: FoundFunction,
-) -> io::Result<bool>
-where
-    T: AsyncRead + AsyncWrite + Unpin,
-{
+) -> io::Result<Answered> {
     let active = connection.state.begin_request(true);
-    if let Some(call) = fast_path::send_plain(
-        &client.worker,
-        &client.peer,
-        plain,
-        &found.function,
-        found.path_offset,
-    ) {
-        return fast_response::write_fast_response(client, connection, plain, call, active).await;
-    }
     let (worker, peer) = (&client.worker, &client.peer);
-    match LoopbackDraft::new(worker, peer, plain, &found.function, found.path_offset) {
+    if let Some(call) =
+        fast_path::send_plain(worker, peer, &plain, &found.function, found.path_offset)
+    {
+        let writing =
+            fast_response::write_fast_response(client, connection, &plain, call, active).await;
+        return Ok(Answered::Elsewhere.or_last(writing?));
+    }
+    match LoopbackDraft::new(worker, peer, &plain, &found.function, found.path_offset) {
         // On the heap: otherwise every connection's future would be as large.
         Some(draft) => {
-            Box::pin(answer_at_own_port(
-                client, connection, plain, found, draft, active,
-            ))
-            .await
+            let answering = answer_at_own_port(client, connection, plain, found, draft, active);
+            Box::pin(answering).await
         }
-        None => answer_in_pipeline(client, connection, plain, found, active).await,
+        None => answer_in_pipeline(client, connection, &plain, found, active).await,
     }
 }
 
 /// Answers a request at the function's own port, or in the pipeline if there is no connection.
-async fn answer_at_own_port<T>(
+async fn answer_at_own_port<T: ClientTransport>(
     client: &ClientConnection,
     connection: &mut BufferedConnection<T>,
-    plain: &PlainRequest,
+    plain: PlainRequest,
     found: FoundFunction,
     draft: LoopbackDraft,
     active: ActiveRequest,
-) -> io::Result<bool>
-where
-    T: AsyncRead + AsyncWrite + Unpin,
-{
-    match draft.connect(&client.worker, &client.peer, plain).await {
+) -> io::Result<Answered> {
+    match draft.connect(&client.worker, &client.peer, &plain).await {
         Some(call) => {
-            loopback_response::write_loopback_response(client, connection, plain, call, active)
-                .await
+            let call = OpenCall::new(plain, call, active);
+            let answering = loopback_response::answer_open_call(client, connection, call);
+            Ok(Answered::AtOwnPort.or_last(answering.await?))
         }
-        None => answer_in_pipeline(client, connection, plain, found, active).await,
+        None => answer_in_pipeline(client, connection, &plain, found, active).await,
     }
 }
 
 /// Answers a request in the pipeline.
-async fn answer_in_pipeline<T>(
+async fn answer_in_pipeline<T: ClientTransport>(
     client: &ClientConnection,
     connection: &mut BufferedConnection<T>,
     plain: &PlainRequest,
     found: FoundFunction,
     active: ActiveRequest,
-) -> io::Result<bool>
-where
-    T: AsyncRead + AsyncWrite + Unpin,
-{
+) -> io::Result<Answered> {
     let Some(request) = plain.to_request() else {
         return Err(io::ErrorKind::InvalidData.into());
     };
@@ -185,15 +246,10 @@ where
     {
         Some(mut response) => {
             client.add_alt_svc(response.headers_mut());
-            response::write_response(
-                connection,
-                response,
-                active,
-                plain.closes_connection(),
-                client.worker.http_date(),
-            )
-            .await
+            let (close, date) = (plain.closes_connection(), client.worker.http_date());
+            let writing = response::write_response(connection, response, active, close, date);
+            Ok(Answered::Elsewhere.or_last(writing.await?))
         }
-        None => Ok(false),
+        None => Ok(Answered::Last),
     }
 }

@@ -198,7 +198,10 @@ fn write_head(
     );
 }
 
-pub(super) fn write_status_line(out: &mut BytesMut, status: StatusCode) {
+pub(super) fn write_status_line(out: &mut impl BufMut, status: StatusCode) {
+    if status == StatusCode::OK {
+        return out.put_slice(b"HTTP/1.1 200 OK\r\n");
+    }
     out.put_slice(b"HTTP/1.1 ");
     out.put_slice(status.as_str().as_bytes());
     out.put_slice(b" ");
@@ -206,7 +209,7 @@ pub(super) fn write_status_line(out: &mut BytesMut, status: StatusCode) {
     out.put_slice(b"\r\n");
 }
 
-pub(super) fn write_field(out: &mut BytesMut, name: &str, value: &[u8]) {
+pub(super) fn write_field(out: &mut impl BufMut, name: &str, value: &[u8]) {
     out.put_slice(name.as_bytes());
     out.put_slice(b": ");
     out.put_slice(value);
@@ -214,7 +217,7 @@ pub(super) fn write_field(out: &mut BytesMut, name: &str, value: &[u8]) {
 }
 
 /// Writes the last fields and ends the head.
-pub(super) fn end_head(out: &mut BytesMut, date: Option<[u8; 29]>, close: bool) {
+pub(super) fn end_head(out: &mut impl BufMut, date: Option<[u8; 29]>, close: bool) {
     if let Some(date) = date {
         write_field(out, "date", &date);
     }

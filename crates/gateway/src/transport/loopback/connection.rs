@@ -1,20 +1,20 @@
 //! A connection to a function's own server.
 
-use std::io;
-use std::net::TcpStream as StdTcpStream;
-use std::task::{Context, Poll, ready};
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::pin;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
 use nearpath_types::FunctionServer;
 use rustix::io::Errno;
-use rustix::net::sockopt::set_tcp_quickack;
+use rustix::net::sockopt::{set_tcp_nodelay, set_tcp_quickack};
 use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
 
-use super::event_loop::EventLoopToken;
-use super::response_head::{HeadParser, InvalidResponse, MAX_HEAD_BYTES, ResponseHead};
+use super::response_head::InvalidResponse;
+use crate::event_loop::{PolledSocket, Poller};
 
 /// Read buffer for a usual response.
 const READ_RESERVE_BYTES: usize = 4096;
@@ -27,14 +27,12 @@ const STREAM_RESERVE_BYTES: usize = 32 * 1024;
 
 /// Connection to a function's own server.
 pub(crate) struct LoopbackConnection {
-    stream: TcpStream,
+    socket: PolledSocket,
     /// Received bytes that belong to nothing yet.
     pub(super) buffer: BytesMut,
     opened_at: Instant,
     /// Responses so far.
     responses: u32,
-    /// Last: dropped after `stream`, which needs its event loop to deregister.
-    registered_with: EventLoopToken,
 }
 
 /// Cause for which a head did not arrive.
@@ -53,22 +51,30 @@ impl LoopbackConnection {
     ///
     /// # Errors
     /// If the server accepts none.
-    pub(super) async fn open(
-        server: &FunctionServer,
-        event_loop: &EventLoopToken,
-    ) -> io::Result<Self> {
+    pub(super) async fn open(server: &FunctionServer, poller: &Poller) -> io::Result<Self> {
         let socket = server.network.open_tcp_socket(server.addr.is_ipv6())?;
-        let socket = TcpSocket::from_std_stream(StdTcpStream::from(socket));
         // Heads and small bodies would wait for acknowledgements (Nagle's algorithm).
-        socket.set_nodelay(true)?;
-        let stream = socket.connect(server.addr).await?;
+        set_tcp_nodelay(&socket, true)?;
+        let socket = PolledSocket::connect(socket, server.addr, poller).await?;
         Ok(Self {
-            stream,
+            socket,
             buffer: BytesMut::new(),
             opened_at: Instant::now(),
             responses: 0,
-            registered_with: event_loop.clone(),
         })
+    }
+
+    /// Returns the socket, to attach a handler to it.
+    pub(crate) fn socket(&self) -> &PolledSocket {
+        &self.socket
+    }
+
+    /// Moves the connection to another event loop, if it is not there.
+    ///
+    /// # Errors
+    /// If the kernel cannot watch it.
+    pub(super) fn move_to(&mut self, poller: &Poller) -> io::Result<()> {
+        self.socket.move_to(poller)
     }
 
     /// Returns the time since the connection was opened.
@@ -76,8 +82,8 @@ impl LoopbackConnection {
         now.saturating_duration_since(self.opened_at)
     }
 
-    pub(super) fn is_registered_with(&self, event_loop: &EventLoopToken) -> bool {
-        self.registered_with.is_same(event_loop)
+    pub(super) fn is_watched_by(&self, poller: &Poller) -> bool {
+        self.socket.is_watched_by(poller)
     }
 
     /// Counts a response that ended as announced.
@@ -85,98 +91,127 @@ impl LoopbackConnection {
         self.responses = self.responses.saturating_add(1);
     }
 
-    /// Returns whether a connection that was idle for `age` is open and silent. Asks the kernel,
-    /// because the event loop may not have seen a close yet, or bytes that would answer the next
-    /// request; not while a server that keeps its connections has just answered.
+    /// Returns whether a connection that was idle for `age` is open, and no byte has come. The event
+    /// loop may not have seen a close yet, or bytes that would answer the next request: the kernel
+    /// knows. It is not asked right after a response of a server that keeps its connections.
     pub(super) fn is_open_and_silent(&self, age: Duration) -> bool {
-        if self.responses >= MIN_TRUSTED_RESPONSES && age <= MAX_TRUSTED_IDLE_AGE {
-            // No system call unless the event loop has seen something.
-            let seen = self.stream.try_read(&mut [0; 1]);
-            return seen.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        let is_trusted = self.responses >= MIN_TRUSTED_RESPONSES && age <= MAX_TRUSTED_IDLE_AGE;
+        if is_trusted && !self.socket.may_be_readable() {
+            return true;
         }
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        recv(&self.stream, &mut [0; 1], flags) == Err(Errno::AGAIN)
+        recv(&self.socket, &mut [0; 1], flags) == Err(Errno::AGAIN)
     }
 
-    /// Writes head and body, in one system call as a rule. A body that fits behind the head is copied:
-    /// one buffer costs the kernel less than two.
-    pub(super) async fn write_request(
-        &mut self,
-        mut head: BytesMut,
-        body: Bytes,
-    ) -> io::Result<()> {
-        if body.len() <= head.capacity() - head.len() {
-            head.put_slice(&body);
-            return self.stream.write_all(&head).await;
+    /// Writes a part of the request without waiting; returns its length.
+    ///
+    /// # Errors
+    /// `WouldBlock`; of the connection.
+    pub(super) fn try_write(&self, head: &[u8], body: &[u8]) -> io::Result<usize> {
+        match (head, body) {
+            // One buffer costs the kernel less than a vector.
+            (rest, []) | ([], rest) => self.socket.try_write(rest),
+            _ => self
+                .socket
+                .try_write_vectored(&[IoSlice::new(head), IoSlice::new(body)]),
         }
-        self.stream.write_all_buf(&mut head.chain(body)).await
     }
 
-    /// Reads the final head of the response.
-    pub(super) async fn read_head(&mut self) -> Result<ResponseHead, ResponseHeadError> {
-        let (mut parser, mut parsed_bytes) = (HeadParser::default(), 0);
-        loop {
-            if self.read_more().await? == 0 {
-                return Err(ResponseHeadError::Closed);
-            }
-            // Not for each piece: parsing a head again for every byte would cost its square.
-            let is_parsed =
-                has_blank_line(&self.buffer[parsed_bytes..]) || self.buffer.len() >= MAX_HEAD_BYTES; // which refuses it
-            if is_parsed && let Some(head) = parser.parse(&mut self.buffer)? {
-                return Ok(head);
-            }
-            // The last bytes may begin the blank line.
-            parsed_bytes = self.buffer.len().saturating_sub(3);
-        }
+    /// Writes the rest of a request.
+    ///
+    /// # Errors
+    /// Of the connection.
+    pub(super) async fn write_rest(&mut self, request: &mut impl Buf) -> io::Result<()> {
+        self.socket.write_all_buf(request).await
+    }
+
+    /// Reads once without waiting, into the buffer; 0: the server has closed.
+    ///
+    /// # Errors
+    /// `WouldBlock`; of the connection.
+    pub(super) fn try_read_more(&mut self) -> io::Result<usize> {
+        self.socket.try_read(&mut self.buffer)
     }
 
     /// Reads once, into the buffer; 0: the server has closed.
+    ///
+    /// # Errors
+    /// Of the connection.
     pub(super) async fn read_more(&mut self) -> io::Result<usize> {
         self.buffer.reserve(READ_RESERVE_BYTES);
-        self.stream.read_buf(&mut self.buffer).await
+        self.socket.read_buf(&mut self.buffer).await
     }
 
     /// Acknowledges what has come at once. Simple servers write head and body apart with Nagle's
     /// algorithm: the body then waits for the acknowledgement, which the kernel delays by 40 ms.
     pub(super) fn acknowledge_now(&self) {
-        let _ = set_tcp_quickack(&self.stream, true); // only speed depends on it
+        let _ = set_tcp_quickack(&self.socket, true); // only speed depends on it
     }
 
     /// Reads a part of a long body into the buffer; 0: the server has closed.
     pub(super) fn poll_read_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.buffer.reserve(STREAM_RESERVE_BYTES);
-        loop {
-            ready!(self.stream.poll_read_ready(cx))?;
-            match self.stream.try_read_buf(&mut self.buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return Poll::Ready(read),
-            }
-        }
+        pin!(self.socket.read_buf(&mut self.buffer)).poll(cx)
     }
-}
-
-/// Returns whether a head may end here. Lines may end in LF alone for the parser, which decides.
-fn has_blank_line(bytes: &[u8]) -> bool {
-    let has = |end: &[u8]| bytes.windows(end.len()).any(|part| part == end);
-    has(b"\n\r\n") || has(b"\n\n")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::os::fd::OwnedFd;
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    use nearpath_testkit::eventually;
+    use nearpath_types::InstanceNetwork;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
     use super::*;
+    use crate::event_loop::EventLoop;
+    use crate::event_loop::tests::run_with_loop;
+
+    #[derive(Debug)]
+    struct OwnNetwork;
+
+    impl InstanceNetwork for OwnNetwork {
+        fn open_tcp_socket(&self, _: bool) -> io::Result<OwnedFd> {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+            Ok(socket_with(family, kind, flags, None)?)
+        }
+
+        fn oom_kills(&self) -> Option<u64> {
+            None
+        }
+    }
+
+    async fn send_on_trusted_connections(event_loop: Rc<EventLoop>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = FunctionServer {
+            addr: listener.local_addr().unwrap(),
+            base_path: String::new(),
+            exec_timeout: None,
+            network: Arc::new(OwnNetwork),
+        };
+        for sends_bytes in [true, false] {
+            let opening = LoopbackConnection::open(&server, event_loop.poller());
+            let mut connection = opening.await.unwrap();
+            let (mut peer, _) = listener.accept().unwrap();
+            (0..MIN_TRUSTED_RESPONSES).for_each(|_| connection.note_response_end());
+            assert!(connection.is_open_and_silent(Duration::ZERO));
+            match sends_bytes {
+                true => io::Write::write_all(&mut peer, b"x").unwrap(),
+                false => drop(peer),
+            }
+            eventually("the event is seen", async || {
+                !connection.is_open_and_silent(Duration::ZERO)
+            })
+            .await;
+        }
+    }
 
     #[test]
-    fn blank_lines_end_a_head() {
-        for (bytes, is_end) in [
-            (&b"HTTP/1.1 200 OK\r\nx: 1\r\n\r\n"[..], true),
-            (b"\n\n", true),
-            (b"\r\n\r\n", true),
-            (b"\n\r", false),
-            (b"HTTP/1.1 200 OK\r\nx: 1\r\n", false),
-            (b"\r", false),
-            (b"", false),
-        ] {
-            assert_eq!(has_blank_line(bytes), is_end, "{bytes:?}");
-        }
+    fn a_trusted_connection_is_checked_after_an_event() {
+        run_with_loop(send_on_trusted_connections);
     }
 }

@@ -7,7 +7,6 @@
 
 mod body_decoder;
 mod connection;
-mod event_loop;
 mod exchange;
 mod idle_limit;
 mod oom_kills;
@@ -19,8 +18,7 @@ mod server_pool;
 mod unanswered;
 
 pub(crate) use connection::ResponseHeadError;
-pub(crate) use event_loop::EventLoopToken;
-pub(crate) use exchange::{ExchangeError, ServerBody, ServerResponse, exchange_plain};
+pub(crate) use exchange::{Arrived, Exchange, ExchangeError, ServerBody, ServerResponse};
 pub(crate) use pooled_connection::PooledConnection;
 pub(crate) use pools::LoopbackPools;
 pub(crate) use response_body::LoopbackBody;

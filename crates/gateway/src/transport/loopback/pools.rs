@@ -1,14 +1,14 @@
 //! Pools of all instances whose own servers are called.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nearpath_types::FunctionServer;
 
-use super::event_loop::EventLoopToken;
 use super::pooled_connection::PooledConnection;
 use super::server_pool::ServerPool;
+use crate::event_loop::Poller;
 use crate::function::InstanceEndpoint;
 
 /// Number of locks. Instances are spread over them.
@@ -19,22 +19,31 @@ const SHARD_COUNT: usize = 16;
 pub(crate) struct LoopbackPools([Mutex<Shard>; SHARD_COUNT]);
 
 /// Pools by [`InstanceEndpoint::serial`], which is never used again, unlike an instance's id.
-type Shard = HashMap<u64, Arc<ServerPool>>;
+type Shard = BTreeMap<u64, Arc<ServerPool>>;
 
 impl LoopbackPools {
-    /// Takes an idle connection or opens one. `None`: nothing could be sent, and the watchdog can
-    /// tell why, or wait.
-    pub(crate) async fn connect(
+    /// Takes an idle connection. `None`: there is none that can carry a request now.
+    pub(crate) fn take_idle(
         &self,
         endpoint: &Arc<InstanceEndpoint>,
         server: &Arc<FunctionServer>,
-        event_loop: &EventLoopToken,
+        poller: &Poller,
+        now: Instant,
     ) -> Option<PooledConnection> {
         let pool = self.pool_of(endpoint, server);
-        if let Some((idle, idle_before)) = pool.take_idle(event_loop) {
-            return Some(PooledConnection::reused(idle, pool, idle_before));
-        }
-        let (opened, unanswered) = pool.open(event_loop).await?;
+        let (idle, idle_before) = pool.take_idle(poller, now)?;
+        Some(PooledConnection::reused(idle, pool, idle_before))
+    }
+
+    /// Opens a connection. `None`: nothing could be sent, and the watchdog can tell why, or wait.
+    pub(crate) async fn open(
+        &self,
+        endpoint: &Arc<InstanceEndpoint>,
+        server: &Arc<FunctionServer>,
+        poller: &Poller,
+    ) -> Option<PooledConnection> {
+        let pool = self.pool_of(endpoint, server);
+        let (opened, unanswered) = pool.open(poller).await?;
         Some(PooledConnection::opened(opened, pool, unanswered))
     }
 

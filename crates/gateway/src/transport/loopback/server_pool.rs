@@ -1,9 +1,8 @@
 //! Connections to one instance's own server, shared by all threads.
 //!
 //! A server may handle one connection at a time (Python's `HTTPServer`). An idle connection that
-//! another thread cannot use would then block its requests. A connection stays registered with the
-//! event loop of the thread that opened it; that thread takes it first, and ends after it
-//! ([`EventLoopToken`]).
+//! another thread cannot use would then block its requests. A connection stays with the event loop
+//! of the thread that used it last; that thread takes it first.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,10 +11,10 @@ use nearpath_types::FunctionServer;
 use tokio::time::timeout;
 
 use super::connection::LoopbackConnection;
-use super::event_loop::EventLoopToken;
 use super::idle_limit::IdleLimit;
 use super::oom_kills::OomKills;
 use super::unanswered::UnansweredConnections;
+use crate::event_loop::Poller;
 use crate::function::InstanceEndpoint;
 
 /// Maximum idle connections of an instance.
@@ -81,18 +80,19 @@ impl ServerPool {
     /// idle.
     pub(super) fn take_idle(
         &self,
-        event_loop: &EventLoopToken,
+        poller: &Poller,
+        now: Instant,
     ) -> Option<(LoopbackConnection, Duration)> {
-        let now = Instant::now();
         loop {
             // The lock is free again before a useless one is closed.
-            let (idle, limit) = self.lock_state().pop_idle(event_loop, now)?;
-            let age = idle.age_at(now);
+            let (idle, limit) = self.lock_state().pop_idle(poller, now)?;
+            let (age, mut connection) = (idle.age_at(now), idle.connection);
             if age >= limit {
                 continue;
             }
-            if idle.connection.is_open_and_silent(age) {
-                return Some((idle.connection, age));
+            connection.move_to(poller).ok()?; // the others would fail, too
+            if connection.is_open_and_silent(age) {
+                return Some((connection, age));
             }
             self.note_closed(age);
         }
@@ -107,10 +107,10 @@ impl ServerPool {
     /// Opens a connection. `None`: nothing could be sent, and the watchdog can tell why, or wait.
     pub(super) async fn open(
         self: &Arc<Self>,
-        event_loop: &EventLoopToken,
+        poller: &Poller,
     ) -> Option<(LoopbackConnection, UnansweredMark)> {
         let _permit = self.begin_opening()?;
-        let opening = LoopbackConnection::open(&self.server, event_loop);
+        let opening = LoopbackConnection::open(&self.server, poller);
         let Ok(opened) = timeout(OPEN_TIMEOUT, opening).await else {
             self.lock_state().opens_from = Some(Instant::now() + OPEN_BACKOFF);
             return None;
@@ -185,12 +185,8 @@ impl ServerPool {
 
 impl PoolState {
     /// Takes the newest connection, first of those that this event loop watches; with the age limit.
-    fn pop_idle(
-        &mut self,
-        event_loop: &EventLoopToken,
-        now: Instant,
-    ) -> Option<(IdleConnection, Duration)> {
-        let is_own = |idle: &IdleConnection| idle.connection.is_registered_with(event_loop);
+    fn pop_idle(&mut self, poller: &Poller, now: Instant) -> Option<(IdleConnection, Duration)> {
+        let is_own = |idle: &IdleConnection| idle.connection.is_watched_by(poller);
         let own = self.idle.iter().rposition(is_own);
         let index = own.or(self.idle.len().checked_sub(1))?;
         Some((self.idle.remove(index), self.idle_limit.limit_at(now)))

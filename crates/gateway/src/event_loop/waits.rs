@@ -1,0 +1,65 @@
+//! What handlers wait for in the event loop. Nothing does for long.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use slab::Slab;
+use tokio::sync::Notify;
+
+use super::EventHandler;
+
+/// Interval at which waits get older. One ends after one to two of them.
+pub(super) const SWEEP_INTERVAL: Duration = Duration::from_millis(10);
+
+struct Wait {
+    /// Period in which it began.
+    period: u64,
+    handler: Rc<dyn EventHandler>,
+}
+
+/// Waits of one thread. No wait has a timer of its own.
+#[derive(Default)]
+pub(super) struct Waits {
+    open: RefCell<Slab<Wait>>,
+    period: Cell<u64>,
+    is_sweeping: Cell<bool>,
+    begun: Notify,
+}
+
+impl Waits {
+    pub(super) fn add(&self, handler: Rc<dyn EventHandler>) -> usize {
+        if !self.is_sweeping.replace(true) {
+            self.begun.notify_one();
+        }
+        let period = self.period.get();
+        self.open.borrow_mut().insert(Wait { period, handler })
+    }
+
+    pub(super) fn remove(&self, key: usize) {
+        let removed = self.open.borrow_mut().try_remove(key);
+        drop(removed); // without the borrow
+    }
+
+    /// Ends long waits.
+    pub(super) async fn sweep(&self) {
+        loop {
+            self.begun.notified().await;
+            while !self.open.borrow().is_empty() {
+                tokio::time::sleep(SWEEP_INTERVAL).await;
+                let period = self.period.get() + 1;
+                self.period.set(period);
+                for handler in self.begun_before(period - 1) {
+                    handler.handle_long_wait();
+                }
+            }
+            self.is_sweeping.set(false);
+        }
+    }
+
+    fn begun_before(&self, period: u64) -> Vec<Rc<dyn EventHandler>> {
+        let open = self.open.borrow();
+        let old = open.iter().filter(|(_, wait)| wait.period < period);
+        old.map(|(_, wait)| wait.handler.clone()).collect()
+    }
+}

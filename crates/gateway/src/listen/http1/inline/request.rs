@@ -1,0 +1,80 @@
+//! Requests in the event loop: from the caller to the function's own port.
+
+use std::io;
+use std::rc::Rc;
+
+use bytes::BytesMut;
+
+use super::TaskStep;
+use super::connection::{InlineCall, InlineConnection, InlineState};
+use crate::fast_path::{
+    self, LoopbackCall, LoopbackDraft, ParseOutcome, PlainRequest, take_plain_request,
+};
+use crate::listen::http1::own_port_call::OpenCall;
+use crate::listen::http1::{FoundFunction, find_function};
+
+impl InlineConnection {
+    /// Reads a request and prepares its call. Returns what the loop leaves to the task.
+    pub(super) fn read_request(self: &Rc<Self>, state: &mut InlineState) -> Option<TaskStep> {
+        let socket = state.socket.as_ref()?;
+        match socket.try_read(&mut state.buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+            // The task meets the same end or error again.
+            Ok(0) | Err(_) => return Some(TaskStep::Read),
+            Ok(_) => self.client.state.note_read(),
+        }
+        let parsed = take_plain_request(&mut state.buffer);
+        if state.buffer.is_empty() {
+            state.buffer = BytesMut::new(); // an idle connection keeps no memory of its last request
+        }
+        match parsed {
+            ParseOutcome::Plain(plain) => match self.draft_call(&plain) {
+                Some(call) => {
+                    self.begin_call(state, plain, call);
+                    None
+                }
+                None => Some(TaskStep::Answer(plain)),
+            },
+            ParseOutcome::Incomplete | ParseOutcome::NotPlain => Some(TaskStep::Read),
+        }
+    }
+
+    /// Returns a call that needs no wait. `None`: nothing has happened, and the task answers.
+    fn draft_call(&self, plain: &PlainRequest) -> Option<LoopbackCall> {
+        let (worker, peer) = (&self.client.worker, &self.client.peer);
+        let FoundFunction {
+            function,
+            path_offset,
+        } = find_function(&self.client, plain)?;
+        if fast_path::uses_shared_memory(worker, &function) {
+            return None;
+        }
+        let draft = LoopbackDraft::new(worker, peer, plain, &function, path_offset)?;
+        draft.connect_idle(worker, peer, plain)
+    }
+
+    /// Begins a call, which is written at the end of this round of events.
+    fn begin_call(
+        self: &Rc<Self>,
+        state: &mut InlineState,
+        plain: PlainRequest,
+        call: LoopbackCall,
+    ) {
+        let active = self.client.state.begin_request(true);
+        let open = OpenCall::new(plain, call, active);
+        self.event_loop()
+            .attach(open.exchange.socket(), self.clone());
+        self.event_loop().flush_later(self.clone());
+        let wait = self.event_loop().begin_wait(self.clone());
+        state.call = Some(InlineCall { open, wait });
+    }
+
+    /// Writes the request of the open call. Returns what the loop leaves to the task: a long one, or
+    /// a connection that has failed.
+    pub(super) fn write_request(&self, state: &mut InlineState) -> Option<TaskStep> {
+        match state.call.as_mut()?.open.exchange.try_write() {
+            true => None,
+            false => self.leave_call(state),
+        }
+    }
+}
