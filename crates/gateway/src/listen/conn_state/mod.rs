@@ -8,7 +8,7 @@ mod table;
 mod timeouts;
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
@@ -337,12 +337,11 @@ impl ConnState {
 
     /// Runs the connection until it ends or is cut; `None`: it was cut. A connection without a
     /// known protocol ends with the drain. Must be the whole of its task, because its waker is
-    /// stored once.
+    /// stored once. Pinned by the caller: an `async fn` holds a future that it takes twice.
     pub(crate) async fn run_until_cut<E>(
         &self,
-        connection: impl Future<Output = Result<(), E>>,
+        mut connection: Pin<&mut impl Future<Output = Result<(), E>>>,
     ) -> Option<Result<(), E>> {
-        let mut connection = pin!(connection);
         poll_fn(|cx| {
             self.waker.get_or_init(|| cx.waker().clone());
             if self.has_end_flag(CUT_FLAG) {

@@ -2,7 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -62,9 +62,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> BufferedConnection<T> {
         .map(|n| n > 0)
     }
 
-    /// Awaits `answer` while the caller is connected; `None`: it has closed.
-    pub(super) async fn await_unless_gone<F: Future>(&mut self, answer: F) -> Option<F::Output> {
-        let mut answer = pin!(answer);
+    /// Awaits `answer` while the caller is connected; `None`: it has closed. Pinned by the caller, as in
+    /// [`ConnState::run_until_cut`].
+    pub(super) async fn await_unless_gone<F: Future>(
+        &mut self,
+        mut answer: Pin<&mut F>,
+    ) -> Option<F::Output> {
         poll_fn(|cx| match answer.as_mut().poll(cx) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),
             Poll::Pending => self.poll_gone(cx).map(|()| None),

@@ -32,7 +32,7 @@ where
     T: AsyncRead + AsyncWrite + Unpin,
 {
     let SentCall { answer, call } = sent;
-    let Some(outcome) = connection.await_unless_gone(answer).await else {
+    let Some(outcome) = connection.await_unless_gone(pin!(answer)).await else {
         return Ok(false);
     };
     let close = plain.closes_connection() || connection.state.is_draining();
@@ -42,7 +42,8 @@ where
         Ok(reply) if reply.did_not_run() => {
             let retrying =
                 call.retry_via_pipeline(client.worker.clone(), client.peer.clone(), plain, reply);
-            let Some(answer) = connection.await_unless_gone(Box::pin(retrying)).await else {
+            let mut retrying = Box::pin(retrying);
+            let Some(answer) = connection.await_unless_gone(retrying.as_mut()).await else {
                 return Ok(false);
             };
             answer

@@ -2,6 +2,7 @@
 //! without a header map; others stream through the pipeline.
 
 use std::io;
+use std::pin::pin;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -25,7 +26,8 @@ pub(super) async fn answer_open_call<T>(
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    match connection.await_unless_gone(call.complete(client)).await {
+    let answer = pin!(call.complete(client));
+    match connection.await_unless_gone(answer).await {
         None => Ok(false),
         Some(CallResponse::Short(ShortResponse { head, body, close })) => {
             write_whole(connection, head, body).await?;

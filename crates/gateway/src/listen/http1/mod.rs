@@ -240,10 +240,8 @@ async fn answer_in_pipeline<T: ClientTransport>(
         found.path_offset,
     );
     // On the heap: otherwise every connection's future would be as large.
-    match connection
-        .await_unless_gone(Box::pin(pipeline::answer_request(routed)))
-        .await
-    {
+    let mut answering = Box::pin(pipeline::answer_request(routed));
+    match connection.await_unless_gone(answering.as_mut()).await {
         Some(mut response) => {
             client.add_alt_svc(response.headers_mut());
             let (close, date) = (plain.closes_connection(), client.worker.http_date());

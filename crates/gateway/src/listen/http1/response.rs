@@ -1,6 +1,7 @@
 //! Writes HTTP/1.1 responses (RFC 9112). Head and first part of the body take one system call.
 
 use std::io;
+use std::pin::pin;
 use std::task::Poll;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -100,7 +101,7 @@ where
     }
     active.mark_taken();
     connection.stream.write_all_buf(out).await?;
-    Ok(connection.await_unless_gone(content.frame()).await)
+    Ok(connection.await_unless_gone(pin!(content.frame())).await)
 }
 
 async fn write_chunk<T>(

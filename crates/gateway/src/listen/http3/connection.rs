@@ -1,6 +1,7 @@
 //! Connections of HTTP/3 clients.
 
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,12 +46,10 @@ pub(super) async fn serve_connection(
         // Accepted just now, after the drain order went out.
         conn_table.drain_all(worker.current_tick(), cause);
     }
-    match state
-        .run_until_cut(serve_handshake(
-            worker, &port, &state, incoming, half_open, permit,
-        ))
-        .await
-    {
+    let serving = pin!(serve_handshake(
+        worker, &port, &state, incoming, half_open, permit,
+    ));
+    match state.run_until_cut(serving).await {
         Some(Ok(())) => {}
         Some(Err(error)) => tracing::debug!(%addr, %error, "connection ended"),
         None => drop(
