@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use futures_util::task::AtomicWaker;
 use rustix::event::epoll::EventFlags;
 
-/// What a socket is ready for.
+/// Operations that a socket is ready for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Readiness(u8);
 

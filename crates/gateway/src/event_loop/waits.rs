@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::EventHandler;
 
 /// Interval at which waits get older. One ends after one to two of them.
-pub(super) const SWEEP_INTERVAL: Duration = Duration::from_millis(10);
+const SWEEP_INTERVAL: Duration = Duration::from_millis(10);
 
 struct Wait {
     /// Period in which it began.
@@ -47,13 +47,18 @@ impl Waits {
             self.begun.notified().await;
             while !self.open.borrow().is_empty() {
                 tokio::time::sleep(SWEEP_INTERVAL).await;
-                let period = self.period.get() + 1;
-                self.period.set(period);
-                for handler in self.begun_before(period - 1) {
-                    handler.handle_long_wait();
-                }
+                self.end_period();
             }
             self.is_sweeping.set(false);
+        }
+    }
+
+    /// Ends a period, and the waits that began before it.
+    fn end_period(&self) {
+        let period = self.period.get();
+        self.period.set(period + 1);
+        for handler in self.begun_before(period) {
+            handler.handle_long_wait();
         }
     }
 
@@ -61,5 +66,30 @@ impl Waits {
         let open = self.open.borrow();
         let old = open.iter().filter(|(_, wait)| wait.period < period);
         old.map(|(_, wait)| wait.handler.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event_loop::tests::Recorder;
+
+    #[test]
+    fn a_wait_is_long_after_a_whole_period() {
+        let waits = Waits::default();
+        let (early, late) = (Rc::<Recorder>::default(), Rc::<Recorder>::default());
+        let counts = || [&early, &late].map(|one| one.calls.borrow().len());
+        let early_key = waits.add(early.clone());
+        waits.end_period();
+        assert_eq!(counts(), [0, 0], "it began within the period");
+        let late_key = waits.add(late.clone());
+        waits.end_period();
+        assert_eq!(counts(), [1, 0]);
+        waits.remove(early_key);
+        waits.end_period();
+        assert_eq!(counts(), [1, 1], "the first one has ended");
+        waits.remove(late_key);
+        waits.end_period();
+        assert_eq!(counts(), [1, 1]);
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct AnsweredRequest {
     pub(super) active: ActiveRequest,
 }
 
-/// What a call has ended with.
+/// Outcome of a call.
 pub(super) enum CallResponse {
     /// A short response, which only has to be written. The call is recorded.
     Short(ShortResponse),

@@ -46,7 +46,7 @@ pub(crate) enum ExchangeError {
     Head(#[from] ResponseHeadError),
 }
 
-/// What has arrived of a response.
+/// Part of a response that has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrived {
     /// No whole head.

@@ -27,7 +27,7 @@ pub(super) struct InlineState {
     pub(super) call: Option<InlineCall>,
     /// Response that is written at the end of this round of events.
     pub(super) response: Option<ShortResponse>,
-    /// What the task does when it is awake.
+    /// Next step of the task, which is awake then.
     step: Option<TaskStep>,
     task: Option<Waker>,
 }

@@ -22,7 +22,7 @@ use crate::fast_path::PlainRequest;
 use crate::listen::client_connection::ClientConnection;
 use crate::listen::client_socket::ClientTransport;
 
-/// What the task of a connection has to do next.
+/// Next step of a connection's task.
 pub(super) enum TaskStep {
     /// Read on: a part of a head, another protocol, a close, or the drain.
     Read,
