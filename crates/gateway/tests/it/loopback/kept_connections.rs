@@ -92,6 +92,17 @@ async fn a_response_in_pieces_is_whole_however_long_they_take() {
     }
 }
 
+/// The loop has no timers: a task ends the call, to which the loop has handed it over.
+#[tokio::test]
+async fn a_time_limit_ends_a_call_that_the_event_loop_has_sent() {
+    let limit = Some(millis(300)); // longer than the limits that keep a call in its task
+    let policy = FunctionPolicy::default();
+    let function = ScriptedFunction::start_with(Caller::Kept, &[], limit, policy).await;
+    let got = function.get().await;
+    assert!(got.starts_with("HTTP/1.1 504 "), "{got}");
+    assert!(got.contains("x-nearpath-reason: exec_timeout"), "{got}");
+}
+
 #[tokio::test]
 async fn a_short_body_that_breaks_off_breaks_the_callers_connection() {
     for pause in [0, 1, 40] {
