@@ -29,6 +29,9 @@ pub trait GatewayControl: Send + Sync + 'static {
     /// Sets whether the calling thread runs as a batch, which preempts no other thread
     /// (`SCHED_BATCH`, sched(7)). Only speed depends on it.
     fn set_batch_policy(&self, _is_batch: bool) {}
+    /// Gives the calling thread, which a serving thread has started, the ordinary policy and all
+    /// processors: it inherits both.
+    fn prepare_disk_thread(&self) {}
     /// Returns a stream of sockets, one per security domain of the node, including later domains.
     /// `None` without a node in this process: every call then uses HTTP.
     fn domain_sockets(&self) -> Option<UnboundedReceiver<OwnedFd>> {

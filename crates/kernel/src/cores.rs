@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Passes over a cgroup's threads. Later passes find threads that were created during earlier ones;
@@ -44,6 +44,32 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
 pub fn process_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(time).unwrap_or_default()
+}
+
+/// A thread of the calling process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OwnThread(Pid);
+
+impl OwnThread {
+    /// Returns the calling thread.
+    pub fn current() -> Self {
+        Self(gettid())
+    }
+
+    /// Returns its CPU time so far; `None` once it has ended.
+    pub fn cpu_time(self) -> Option<Duration> {
+        // Time on a processor in nanoseconds comes first ("sched-stats", the kernel's documentation).
+        let statistics =
+            fs::read_to_string(format!("/proc/self/task/{}/schedstat", self.0)).ok()?;
+        let nanoseconds = statistics.split_ascii_whitespace().next()?.parse().ok()?;
+        Some(Duration::from_nanos(nanoseconds))
+    }
+
+    /// Keeps it on one of `all` processors; `None`: lets it run on all of them. A thread that has ended
+    /// needs neither.
+    pub fn keep_on(self, all: &[usize], only: Option<usize>) {
+        let _ = sched_setaffinity(Some(self.0), &cpu_set(all, only));
+    }
 }
 
 /// Reads the usage of every processor.
@@ -211,6 +237,19 @@ mod tests {
             set_own_batch_policy(is_batch);
             assert_eq!(policy(), expected, "before: {before}");
         }
+    }
+
+    #[test]
+    fn a_thread_stays_on_one_processor_until_it_may_use_all() {
+        let all = allowed_cpus().unwrap();
+        let thread = OwnThread::current();
+        let own = || sched_getaffinity(None).unwrap();
+        for only in [all.last().copied(), None] {
+            thread.keep_on(&all, only);
+            assert_eq!(own(), cpu_set(&all, only));
+        }
+        let before = thread.cpu_time().unwrap();
+        while thread.cpu_time().unwrap() == before {}
     }
 
     #[test]

@@ -28,8 +28,8 @@ use crate::domain_stats::DomainStats;
 use crate::domains::DomainRegistry;
 use crate::edge_metrics;
 use crate::forwarding::NodeForwarder;
+use crate::gateway_threads::GatewayThreads;
 use crate::identity::IdentityContext;
-use crate::inner_listeners::InnerListeners;
 use crate::instance::lifecycle::LifecycleContext;
 use crate::logs::LogStore;
 use crate::machine::InstanceMachine;
@@ -51,7 +51,7 @@ pub struct Node {
     artifacts: Arc<ArtifactStore>,
     pub(crate) stats: DomainStats,
     pub(crate) pool_report: PoolReport,
-    inner_listeners: InnerListeners,
+    gateway_threads: GatewayThreads,
 }
 
 impl Node {
@@ -141,13 +141,13 @@ impl Node {
             machine: machine.clone(),
             direct_stats: stats.direct_stats(),
         };
-        let inner_listeners = InnerListeners::default();
+        let gateway_threads = GatewayThreads::default();
         let lifecycle_context = LifecycleContext {
             machine,
             artifacts: Arc::clone(&artifacts),
             identities,
             identity_context,
-            inner_listeners: inner_listeners.clone(),
+            gateway_threads: gateway_threads.clone(),
             logs: logs.clone(),
             events,
         };
@@ -160,7 +160,7 @@ impl Node {
         );
         let (commands, command_receiver) = mpsc::unbounded_channel();
         let (desired, desired_receiver) = watch::channel(DesiredState::default());
-        let placer = Placer::new(config.call_counter, stats.clone());
+        let placer = Placer::new(config.call_counter, stats.clone(), gateway_threads.clone());
         let agent = NodeAgent::new(
             factory,
             publisher,
@@ -182,7 +182,7 @@ impl Node {
             artifacts,
             stats,
             pool_report: pool,
-            inner_listeners,
+            gateway_threads,
         })
     }
 
@@ -222,9 +222,10 @@ impl Node {
         take
     }
 
-    /// Returns listeners for one gateway thread: its share of those inside instances.
+    /// Returns listeners for the calling thread of the gateway: its share of those inside instances.
+    /// The thread may be kept on the processor of its chains.
     pub fn inner_listeners(&self) -> mpsc::UnboundedReceiver<InnerListener> {
-        self.inner_listeners.add_thread()
+        self.gateway_threads.add_current()
     }
 
     /// Returns lines that a function's instances wrote: first the stored ones, then, with `follow`,

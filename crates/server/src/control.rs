@@ -9,7 +9,7 @@ use http::{Request, Response};
 use nearpath_controller::Controller;
 use nearpath_controller::api::ApiRouter;
 use nearpath_gateway::GatewayControl;
-use nearpath_kernel::cores;
+use nearpath_kernel::cores::{self, OwnThread};
 use nearpath_node::Node;
 use nearpath_types::chain_status::DirectCallCounts;
 use nearpath_types::{DesiredFunction, FunctionId, InnerListener};
@@ -27,6 +27,8 @@ pub(crate) struct ControlHandle {
     /// Functions woken since the store was released to a successor; `None` while the store is open.
     woken_after_release: Mutex<Option<BTreeSet<FunctionId>>>,
     runtime: Handle,
+    /// Processors that this process may use.
+    allowed_cpus: Vec<usize>,
 }
 
 impl ControlHandle {
@@ -39,6 +41,7 @@ impl ControlHandle {
             node,
             woken_after_release,
             runtime,
+            allowed_cpus: cores::allowed_cpus().unwrap_or_default(),
         })
     }
 
@@ -142,6 +145,11 @@ impl GatewayControl for ControlHandle {
 
     fn set_batch_policy(&self, is_batch: bool) {
         cores::set_own_batch_policy(is_batch);
+    }
+
+    fn prepare_disk_thread(&self) {
+        cores::set_own_batch_policy(false);
+        OwnThread::current().keep_on(&self.allowed_cpus, None);
     }
 
     fn domain_sockets(&self) -> Option<mpsc::UnboundedReceiver<OwnedFd>> {

@@ -45,8 +45,10 @@ pub(crate) fn run_thread(
     settings: &GatewaySettings,
     shared: &GatewayState,
 ) -> io::Result<()> {
+    let control = shared.control.clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .on_thread_start(move || control.prepare_disk_thread())
         .thread_name(format!("gateway-{}-disk", thread.thread_number))
         .max_blocking_threads(MAX_DISK_THREADS)
         .build_local(LocalOptions::default())?;

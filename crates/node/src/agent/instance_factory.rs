@@ -200,6 +200,7 @@ impl InstanceFactory {
             folder: PathBuf::new(), // set once the artifact exists
             tmp_dir: tmp,
             dispatch_socket: None,
+            domain: policy.domain(&spec.id()),
             local_gateway: None,
             gateway_listener: None,
             environment,

@@ -88,6 +88,8 @@ pub(crate) struct NodeAgent {
     /// Placement of the chains' instances, and the time of the next one.
     placer: Placer,
     next_placement: tokio::time::Instant,
+    /// The last round had chains to place.
+    has_placements: bool,
 }
 
 impl NodeAgent {
@@ -116,6 +118,7 @@ impl NodeAgent {
             has_collected: false,
             placer,
             next_placement: tokio::time::Instant::now() + PLACEMENT_INTERVAL,
+            has_placements: false,
         }
     }
 
@@ -143,8 +146,9 @@ impl NodeAgent {
                     }
                 }
                 () = sleep_until(retry_at.unwrap_or_else(Instant::now).into()), if retry_at.is_some() => {}
-                () = sleep_until(self.next_placement), if self.needs_placement() => {
+                () = sleep_until(self.next_placement), if self.has_placements || self.needs_placement() => {
                     self.next_placement = tokio::time::Instant::now() + PLACEMENT_INTERVAL;
+                    self.has_placements = self.needs_placement(); // else this round ends them
                     self.placer.measure_and_place(self.chain_threads());
                 }
             }

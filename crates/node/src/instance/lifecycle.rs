@@ -19,8 +19,8 @@ use super::ending::{EndEvidence, EndReport, InstanceEnding, memory_cause};
 use super::notes::{InstanceNote, NoteReader, ServerNote};
 use super::variables;
 use crate::artifact::{ArtifactKey, ArtifactStore};
+use crate::gateway_threads::GatewayThreads;
 use crate::identity::{CallerInstance, IdentityContext, IdentityService};
-use crate::inner_listeners::InnerListeners;
 use crate::logs::LogStore;
 use crate::machine::{
     InstanceMachine, InstanceProcess, InstanceSpec, ProcessExit, StartedInstance,
@@ -103,7 +103,7 @@ pub struct LifecycleContext {
     /// State for identity sessions.
     pub(crate) identity_context: IdentityContext,
     /// The gateway's listeners inside instances.
-    pub(crate) inner_listeners: InnerListeners,
+    pub(crate) gateway_threads: GatewayThreads,
     /// Store of their output.
     pub logs: LogStore,
     /// Receiver of their events.
@@ -294,7 +294,8 @@ impl Lifecycle {
 
     /// Spawns the task that has the gateway serve its listener inside the instance.
     fn spawn_listener_task(&self, socket: OwnedFd) -> InstanceTask {
-        let (eip, listeners) = (self.spec.eip, self.context.inner_listeners.clone());
+        let (eip, threads) = (self.spec.eip, self.context.gateway_threads.clone());
+        let domain = self.spec.domain.clone();
         let (logs, function, id) = (
             self.context.logs.clone(),
             self.spec.function.clone(),
@@ -302,7 +303,8 @@ impl Lifecycle {
         );
         InstanceTask::spawn(async move {
             let Some(eip) = eip else { return };
-            let serving = tokio::task::spawn_blocking(move || listeners.serve_next(socket, eip));
+            let serving =
+                tokio::task::spawn_blocking(move || threads.serve_next(socket, eip, domain));
             match serving.await.expect("receiving a socket does not panic") {
                 Ok(None) => {}                                     // it ended while it started
                 Ok(Some(_served)) => std::future::pending().await, // until the instance has ended

@@ -5,16 +5,23 @@
 //! [`ChainCpu::decide_cpu`] is called periodically with the load of the chain and the processors.
 //! It assigns a processor to a small chain. When that gets full, short calls are tried for one round
 //! on all processors, and the placement with more calls stays. Other chains leave at once. After each
-//! leave or trial the next one comes later. [`placer`] measures and moves.
+//! leave or trial the next one comes later. The gateway's thread for the calls of a chain follows it
+//! ([`ThreadCpu`]). [`placer`] measures and moves.
 
+mod gateway_cpus;
+mod pause;
 pub(crate) mod placer;
 #[cfg(test)]
 mod simulation;
+mod thread_cpu;
 
 use std::collections::BTreeMap;
 
 use nearpath_types::FunctionId;
 use nearpath_types::policy::ChainPlacement;
+
+use pause::Pause;
+pub use thread_cpu::ThreadCpu;
 
 /// Maximum load at which a chain may get a processor, as a share of one.
 pub const MAX_SMALL_SHARE: f64 = 0.5;
@@ -75,8 +82,6 @@ impl FunctionLoad {
 pub struct ChainLoad {
     /// Its functions with running instances.
     pub functions: BTreeMap<FunctionId, FunctionLoad>,
-    /// CPU time of the platform's own process, in processors. It serves all chains.
-    pub platform: f64,
 }
 
 impl ChainLoad {
@@ -116,6 +121,8 @@ pub struct CpuLoad {
     pub cpu: usize,
     /// Busy share of the time: 0 to 1.
     pub busy: f64,
+    /// CPU time of the platform's own process on it, as a share. It serves all chains.
+    pub platform: f64,
     /// Other chains on this processor.
     pub chains: u32,
 }
@@ -128,10 +135,8 @@ pub struct ChainCpu {
     calm_rounds: u32,
     /// Consecutive rounds in which its processor was full.
     full_rounds: u32,
-    /// Remaining rounds without a move or trial.
-    away_rounds: u32,
-    /// Rounds of the last stay away.
-    last_penalty: u32,
+    /// Rounds without a move or trial.
+    pause: Pause,
     /// The other placement, which this round tries.
     trial: Option<Trial>,
 }
@@ -177,7 +182,7 @@ impl ChainCpu {
     ) -> Option<usize> {
         self.apply_policy(placement, cores);
         if placement == ChainPlacement::Auto && cores.len() > 1 {
-            self.away_rounds = self.away_rounds.saturating_sub(1);
+            self.pause.tick();
             let is_full = self.cpu.is_some_and(|number| is_full(number, load, cores));
             self.full_rounds = if is_full {
                 self.full_rounds.saturating_add(1)
@@ -206,24 +211,13 @@ impl ChainCpu {
 
     fn leave_cpu(&mut self) {
         (self.cpu, self.calm_rounds) = (None, 0);
-        self.pause();
-    }
-
-    /// Puts off the next move or trial. Doubling bounds their number whatever the load does.
-    fn pause(&mut self) {
-        let (initial, max_rounds) = AWAY_ROUNDS;
-        self.last_penalty = if self.last_penalty == 0 {
-            initial
-        } else {
-            (2 * self.last_penalty).min(max_rounds)
-        };
-        self.away_rounds = self.last_penalty;
+        self.pause.begin_doubled();
     }
 
     fn stay_on_cpu(&mut self) {
         self.calm_rounds = self.calm_rounds.saturating_add(1);
         if self.calm_rounds >= SETTLED_ROUNDS {
-            self.last_penalty = 0;
+            self.pause.reset_length();
         }
     }
 
@@ -231,7 +225,7 @@ impl ChainCpu {
     fn outgrow_cpu(&mut self, home: usize, load: &ChainLoad) {
         if !load.has_short_calls() {
             self.leave_cpu();
-        } else if self.away_rounds == 0 && self.full_rounds >= FULL_ROUNDS {
+        } else if self.pause.is_over() && self.full_rounds >= FULL_ROUNDS {
             self.begin_trial(Some(home), None, load);
         }
     }
@@ -251,8 +245,8 @@ impl ChainCpu {
         let cpu = if is_kept { self.cpu } else { trial.home };
         (self.cpu, self.calm_rounds) = (cpu, 0);
         match cpu {
-            Some(_) => self.away_rounds = TRIAL_PAUSE_ROUNDS,
-            None => self.pause(),
+            Some(_) => self.pause.begin(TRIAL_PAUSE_ROUNDS),
+            None => self.pause.begin_doubled(),
         }
     }
 
@@ -267,7 +261,7 @@ impl ChainCpu {
         } else {
             0
         };
-        if self.away_rounds > 0 || self.calm_rounds < CALM_ROUNDS {
+        if !self.pause.is_over() || self.calm_rounds < CALM_ROUNDS {
             return;
         }
         self.calm_rounds = 0;
@@ -289,10 +283,11 @@ fn is_full(number: usize, load: &ChainLoad, cores: &[CpuLoad]) -> bool {
 /// Applies even if no processor is better: together the chain waits behind others as a batch, while
 /// spread it preempts them.
 fn has_foreign_load(number: usize, load: &ChainLoad, cores: &[CpuLoad]) -> bool {
-    let busy = busy_share(number, cores);
-    // The platform's threads run on all processors.
-    let platform = load.platform / cores.len() as f64;
-    busy >= MIN_BUSY_TO_LEAVE && busy - load.used() - platform >= MIN_FOREIGN_TO_LEAVE
+    let core = cores.iter().find(|core| core.cpu == number);
+    core.is_some_and(|core| {
+        core.busy >= MIN_BUSY_TO_LEAVE
+            && core.busy - load.used() - core.platform >= MIN_FOREIGN_TO_LEAVE
+    })
 }
 
 fn busy_share(number: usize, cores: &[CpuLoad]) -> f64 {
@@ -302,8 +297,8 @@ fn busy_share(number: usize, cores: &[CpuLoad]) -> f64 {
 
 /// Returns the load of other programs on all processors, as a share of one.
 fn foreign_share(load: &ChainLoad, cores: &[CpuLoad]) -> f64 {
-    let busy: f64 = cores.iter().map(|core| core.busy).sum();
-    (busy - load.used() - load.platform) / cores.len() as f64
+    let beside: f64 = cores.iter().map(|core| core.busy - core.platform).sum();
+    (beside - load.used()) / cores.len() as f64
 }
 
 /// Returns the processor with the fewest chains and the most idle time, of those up to `max_busy`.

@@ -8,9 +8,11 @@ use nearpath_kernel::cores::{self, CpuTicks};
 use nearpath_types::policy::ChainPlacement;
 use nearpath_types::{FunctionId, InstanceId};
 
+use super::gateway_cpus::GatewayCpus;
 use super::{ChainCpu, ChainLoad, CpuLoad, FunctionLoad};
 use crate::config::CallCounter;
 use crate::domain_stats::DomainStats;
+use crate::gateway_threads::GatewayThreads;
 use crate::machine::InstanceProcess;
 
 /// Interval of measurements. A chain that outgrows its processor waits up to this time.
@@ -47,14 +49,19 @@ type ThreadsByChain = BTreeMap<String, ChainThreads>;
 pub(crate) struct Placer(Arc<Mutex<PlacementState>>);
 
 impl Placer {
-    /// Creates a placer without placements. Both arguments count calls: those of the gateway, and
-    /// those through memory.
-    pub(crate) fn new(gateway_calls: CallCounter, memory_calls: DomainStats) -> Self {
+    /// Creates a placer without placements. The first two arguments count calls: those of the gateway,
+    /// and those through memory.
+    pub(crate) fn new(
+        gateway_calls: CallCounter,
+        memory_calls: DomainStats,
+        gateway_threads: GatewayThreads,
+    ) -> Self {
         let allowed = cores::allowed_cpus().unwrap_or_default();
         Self(Arc::new(Mutex::new(PlacementState {
             allowed_cpus: allowed,
             gateway_calls,
             memory_calls,
+            gateway: GatewayCpus::new(gateway_threads),
             ..PlacementState::default()
         })))
     }
@@ -86,12 +93,23 @@ struct PlacementState {
     memory_calls: DomainStats,
     /// Calls of each function at the last measurement.
     last_calls: HashMap<FunctionId, u64>,
-    /// CPU time of this process at the last measurement.
-    last_platform_time: Duration,
+    gateway: GatewayCpus,
     instances: HashMap<InstanceId, PlacedInstance>,
     /// Processor usage at the last measurement, and load since then.
     last_ticks: Option<(Instant, Vec<CpuTicks>)>,
     busy_shares: Vec<(usize, f64)>,
+    /// CPU time of this process on each processor since the last measurement, as a share.
+    platform_shares: BTreeMap<usize, f64>,
+}
+
+/// Returns the load of a chain from the usage of its functions.
+fn load_of(functions: BTreeMap<FunctionId, FunctionUsage>, seconds: f64) -> ChainLoad {
+    let functions = functions.into_iter();
+    ChainLoad {
+        functions: functions
+            .map(|(id, usage)| (id, usage.per_second(seconds)))
+            .collect(),
+    }
 }
 
 /// Usage of a function between two measurements.
@@ -127,9 +145,7 @@ impl PlacementState {
         self.retain_living(chains);
         // Also without an earlier measurement: it is the base of the next one.
         let usage = self.measure_usage(chains);
-        let platform_time = cores::process_time();
-        let platform = platform_time.saturating_sub(self.last_platform_time);
-        self.last_platform_time = platform_time;
+        let platform_times = self.gateway.take_times(&self.allowed_cpus);
         // The first measurement has no interval yet.
         let Some((elapsed, old)) = since else {
             return self.apply_policies(chains);
@@ -137,18 +153,27 @@ impl PlacementState {
         self.busy_shares = self.busy_since(&old);
         // Two calls in quick succession must not divide by zero.
         let seconds = elapsed.as_secs_f64().max(1e-3);
-        for ((domain, chain), functions) in chains.iter().zip(usage) {
-            let load = ChainLoad {
-                functions: functions
-                    .into_iter()
-                    .map(|(id, one)| (id, one.per_second(seconds)))
-                    .collect(),
-                platform: platform.as_secs_f64() / seconds,
-            };
+        self.platform_shares = platform_times
+            .into_iter()
+            .map(|(cpu, time)| (cpu, time.as_secs_f64() / seconds))
+            .collect();
+        let usage = usage
+            .into_iter()
+            .map(|functions| load_of(functions, seconds));
+        let loads: BTreeMap<_, _> = chains.keys().map(String::as_str).zip(usage).collect();
+        self.decide_cpus(chains, &loads);
+        self.move_instances(chains);
+        self.gateway
+            .place_threads(&self.chain_cpus, &loads, &self.cpu_loads(""));
+    }
+
+    fn decide_cpus(&mut self, chains: &ThreadsByChain, loads: &BTreeMap<&str, ChainLoad>) {
+        for (domain, chain) in chains {
+            let load = &loads[domain.as_str()];
             let cores = self.cpu_loads(domain);
             let chain_cpu = self.chain_cpus.entry(domain.clone()).or_default();
             let before = chain_cpu.cpu();
-            let after = chain_cpu.decide_cpu(chain.placement(), &load, &cores);
+            let after = chain_cpu.decide_cpu(chain.placement(), load, &cores);
             if before != after {
                 tracing::info!(
                     domain,
@@ -159,7 +184,6 @@ impl PlacementState {
                 );
             }
         }
-        self.move_instances(chains);
     }
 
     /// Applies only what needs no measurement.
@@ -262,6 +286,7 @@ impl PlacementState {
             .map(|&number| CpuLoad {
                 cpu: number,
                 busy: busy(number),
+                platform: self.platform_shares.get(&number).copied().unwrap_or(0.0),
                 chains: chains_on(number),
             })
             .collect()
