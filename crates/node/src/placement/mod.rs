@@ -34,7 +34,7 @@ pub const MIN_BUSY_TO_LEAVE: f64 = 0.9;
 /// Consecutive rounds in which a chain must be small before it gets a processor.
 pub const CALM_ROUNDS: u32 = 2;
 /// Rounds that a chain stays away after leaving: the first time, and at most.
-pub const AWAY_ROUNDS: (u32, u32) = (8, 256);
+pub const AWAY_ROUNDS: (u32, u32) = (2, 256);
 /// Rounds on one processor after which a leave counts as the first again.
 pub const SETTLED_ROUNDS: u32 = 64;
 

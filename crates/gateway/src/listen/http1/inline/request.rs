@@ -6,7 +6,7 @@ use std::rc::Rc;
 use bytes::BytesMut;
 
 use super::TaskStep;
-use super::connection::{InlineCall, InlineConnection, InlineState};
+use super::connection::{InlineConnection, InlineState, WaitingCall};
 use crate::fast_path::{
     self, LoopbackCall, LoopbackDraft, ParseOutcome, PlainRequest, take_plain_request,
 };
@@ -28,29 +28,33 @@ impl InlineConnection {
             state.buffer = BytesMut::new(); // an idle connection keeps no memory of its last request
         }
         match parsed {
-            ParseOutcome::Plain(plain) => match self.draft_call(&plain) {
-                Some(call) => {
-                    self.begin_call(state, plain, call);
-                    None
-                }
-                None => Some(TaskStep::Answer(plain)),
-            },
+            ParseOutcome::Plain(plain) => self.answer(state, plain),
             ParseOutcome::Incomplete | ParseOutcome::NotPlain => Some(TaskStep::Read),
         }
     }
 
-    /// Returns a call that needs no wait. `None`: nothing has happened, and the task answers.
-    fn draft_call(&self, plain: &PlainRequest) -> Option<LoopbackCall> {
+    /// Begins a call that needs no wait. Otherwise nothing has happened, and the task answers.
+    fn answer(self: &Rc<Self>, state: &mut InlineState, plain: PlainRequest) -> Option<TaskStep> {
         let (worker, peer) = (&self.client.worker, &self.client.peer);
-        let FoundFunction {
+        let Some(FoundFunction {
             function,
             path_offset,
-        } = find_function(&self.client, plain)?;
-        if fast_path::uses_shared_memory(worker, &function) {
-            return None;
+        }) = find_function(&self.client, &plain)
+        else {
+            return Some(TaskStep::Answer(plain));
+        };
+        if let Some(sent) = fast_path::send_plain(worker, peer, &plain, &function, path_offset) {
+            return self.begin_memory_call(state, plain, sent);
         }
-        let draft = LoopbackDraft::new(worker, peer, plain, &function, path_offset)?;
-        draft.connect_idle(worker, peer, plain)
+        if fast_path::uses_shared_memory(worker, &function) {
+            return Some(TaskStep::Answer(plain));
+        }
+        let draft = LoopbackDraft::new(worker, peer, &plain, &function, path_offset);
+        match draft.and_then(|draft| draft.connect_idle(worker, peer, &plain)) {
+            Some(call) => self.begin_call(state, plain, call),
+            None => return Some(TaskStep::Answer(plain)),
+        }
+        None
     }
 
     /// Begins a call, which is written at the end of this round of events.
@@ -65,14 +69,17 @@ impl InlineConnection {
         self.event_loop()
             .attach(open.exchange.socket(), self.clone());
         self.event_loop().flush_later(self.clone());
-        let wait = self.event_loop().begin_wait(self.clone());
-        state.call = Some(InlineCall { open, wait });
+        self.begin_wait(state, WaitingCall::AtOwnPort(open));
     }
 
     /// Writes the request of the open call. Returns what the loop leaves to the task: a long one, or
     /// a connection that has failed.
     pub(super) fn write_request(&self, state: &mut InlineState) -> Option<TaskStep> {
-        match state.call.as_mut()?.open.exchange.try_write() {
+        let is_written = match state.waiting_call()? {
+            WaitingCall::AtOwnPort(call) => call.exchange.try_write(),
+            WaitingCall::InMemory(_) => true,
+        };
+        match is_written {
             true => None,
             false => self.leave_call(state),
         }
