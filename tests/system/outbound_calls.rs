@@ -141,6 +141,25 @@ async fn plain_handlers_call_each_other_at_their_own_ports() {
     assert_eq!(through_memory().await, before);
 }
 
+#[tokio::test]
+async fn with_an_identity_calls_within_a_chain_go_through_memory() {
+    nearpath_testkit::need_root!();
+    let server = TestServer::start().await;
+    let mut functions = [
+        http_caller(&server, "second", ""),
+        http_caller(&server, "first", "second"),
+    ];
+    for function in &mut functions {
+        function["annotations"]["nearpath.io/transport"] = json!("quic");
+        server.deploy_ready(function).await;
+    }
+    eventually("the watchdogs are in memory", async || {
+        let report = call_json(&server, "call/second", "").await;
+        report["headers"]["x-nearpath-path"] == "shm" && report["headers"]["x-served-by"] == "i2"
+    })
+    .await;
+}
+
 /// Headers that differ between calls and instances.
 const VARYING_HEADERS: &[&str] = &[
     "x-start-time",

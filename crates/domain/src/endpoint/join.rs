@@ -31,6 +31,8 @@ pub struct EndpointSettings {
     pub serves: bool,
     /// The endpoint serves calls only while no other endpoint of its instance does.
     pub is_standby: bool,
+    /// The endpoint never calls: it gets no channels to callees.
+    pub serves_only: bool,
     /// Maximum spin before a sleep; zero: none.
     pub max_spin: Duration,
     /// Streams bodies of calls and responses that arrive in parts ([`super::BodyReader`]).
@@ -50,6 +52,7 @@ impl Default for EndpointSettings {
         Self {
             serves: true,
             is_standby: false,
+            serves_only: false,
             stream_bodies: false,
             stream_calls: false,
             max_spin: nearpath_shm::spin::DEFAULT_SPIN_BUDGET,
@@ -122,6 +125,7 @@ pub(super) fn send_hello(
     let EndpointSettings {
         serves,
         is_standby: substitute,
+        serves_only,
         ..
     } = *settings;
     // All modes: the node selects that of the chain (ADR 0011).
@@ -135,6 +139,7 @@ pub(super) fn send_hello(
         version: PROTOCOL_VERSION,
         serves,
         substitute,
+        serves_only,
         wakeup,
         delivery,
         isolation,

@@ -16,6 +16,9 @@ pub struct HelloMessage {
     /// The endpoint serves calls only while no other endpoint of its instance does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub substitute: bool,
+    /// The endpoint never calls: it gets no channels to callees.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub serves_only: bool,
     /// Wakeup mechanism, unless the delivery mode determines it.
     pub wakeup: WakeupMode,
     /// Supported delivery modes; empty: only [`DeliveryMode::Ring`].

@@ -128,17 +128,18 @@ fn any_endpoint_message() -> impl Strategy<Value = EndpointMessage> {
     prop_oneof![
         (
             any::<u32>(),
-            any::<[bool; 2]>(),
+            any::<[bool; 3]>(),
             wakeup,
             up_to_three(any_mode()),
             up_to_three(any_isolation())
         )
             .prop_map(
-                |(version, [serves, substitute], wakeup, delivery, isolation)| {
+                |(version, [serves, substitute, serves_only], wakeup, delivery, isolation)| {
                     EndpointMessage::Hello(HelloMessage {
                         version,
                         serves,
                         substitute,
+                        serves_only,
                         wakeup,
                         delivery,
                         isolation,
@@ -175,6 +176,7 @@ fn messages_have_the_form_of_the_contract() {
         version: 1,
         serves: true,
         substitute: false,
+        serves_only: false,
         wakeup: WakeupMode::Eventfd,
         delivery: vec![],
         isolation: vec![],
@@ -195,6 +197,7 @@ fn messages_have_the_form_of_the_contract() {
         version: 1,
         serves: false,
         substitute: false,
+        serves_only: false,
         wakeup: WakeupMode::None,
         delivery,
         isolation,

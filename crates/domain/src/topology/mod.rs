@@ -4,7 +4,8 @@
 //! endpoint of the callee. The gateway may call every function. When one side dies, the other is
 //! told to drain, for at most [`DRAIN_TIMEOUT`]. Slots of the dead endpoint are swept at once, and
 //! again at the end. An id is reused only when all peers have drained and no slot contains it. A
-//! standby endpoint is called only while no other endpoint of its instance serves calls.
+//! standby endpoint is called only while no other endpoint of its instance serves calls. An endpoint
+//! that only serves is no caller.
 
 mod backoff;
 mod endings;
@@ -33,6 +34,7 @@ pub type FunctionEdge = (FunctionId, FunctionId);
 struct EndpointEntry {
     owner: EndpointOwner,
     serves: bool,
+    serves_only: bool,
     is_standby: bool,
     ready: bool,
     /// True when its peers can be given its pool.
@@ -80,17 +82,7 @@ impl DomainTopology {
         Self::default()
     }
 
-    /// Adds an endpoint and returns its id, unless all ids are in use.
-    pub fn add_endpoint(
-        &mut self,
-        who: EndpointOwner,
-        serves: bool,
-    ) -> Option<(EndpointId, Vec<TopologyAction>)> {
-        let endpoint = self.reserve_endpoint(who, serves)?;
-        Some((endpoint, self.complete_endpoint(endpoint)))
-    }
-
-    /// Reserves an id for an endpoint whose pool is missing. It gets channels after
+    /// Reserves an id for an endpoint, unless all ids are in use. It gets channels after
     /// [`DomainTopology::complete_endpoint`].
     pub fn reserve_endpoint(&mut self, who: EndpointOwner, serves: bool) -> Option<EndpointId> {
         let endpoint = self.next_id()?;
@@ -101,6 +93,7 @@ impl DomainTopology {
             EndpointEntry {
                 owner: who,
                 serves,
+                serves_only: false,
                 is_standby: false,
                 ready: false,
                 has_pool: false,
@@ -109,7 +102,7 @@ impl DomainTopology {
         Some(endpoint)
     }
 
-    /// Completes an endpoint whose pool has arrived.
+    /// Completes an endpoint whose peers can get its pool.
     pub fn complete_endpoint(&mut self, endpoint: EndpointId) -> Vec<TopologyAction> {
         match self.endpoints.get_mut(&endpoint) {
             Some(member) => member.has_pool = true,
@@ -123,6 +116,13 @@ impl DomainTopology {
     pub fn set_standby(&mut self, endpoint: EndpointId) {
         if let Some(member) = self.endpoints.get_mut(&endpoint) {
             member.is_standby = true;
+        }
+    }
+
+    /// Marks a new endpoint as one that never calls: it gets no channels to callees.
+    pub fn set_serves_only(&mut self, endpoint: EndpointId) {
+        if let Some(member) = self.endpoints.get_mut(&endpoint) {
+            member.serves_only = true;
         }
     }
 
@@ -316,7 +316,7 @@ impl DomainTopology {
                 .function()
                 .is_none_or(|by| self.edges.contains(&(by.clone(), function.clone())))
         };
-        called && edge() && !(q.is_standby && self.is_served(*instance))
+        called && !p.serves_only && edge() && !(q.is_standby && self.is_served(*instance))
     }
 
     /// Returns true if a non-standby endpoint of the instance serves calls.

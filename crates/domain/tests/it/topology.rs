@@ -27,7 +27,8 @@ enum CallPolicy {
 
 #[derive(Debug, Clone)]
 enum TopologyEvent {
-    Arrive(Option<usize>, u64, CallPolicy),
+    /// Function, instance, calls that the endpoint takes, and whether it makes some.
+    Arrive(Option<usize>, u64, CallPolicy, bool),
     Ready(usize),
     Left(usize),
     Declare(Vec<(usize, usize)>),
@@ -50,7 +51,7 @@ fn any_event() -> impl Strategy<Value = TopologyEvent> {
         Just(CallPolicy::Others)
     ];
     prop_oneof![
-        3 => (proptest::option::of(0..3usize), 0..3u64, takes).prop_map(|(f, i, s)| TopologyEvent::Arrive(f, i, s)),
+        3 => (proptest::option::of(0..3usize), 0..3u64, takes, any::<bool>()).prop_map(|(f, i, s, calls)| TopologyEvent::Arrive(f, i, s, calls)),
         3 => any::<usize>().prop_map(TopologyEvent::Ready),
         1 => any::<usize>().prop_map(TopologyEvent::Left),
         1 => proptest::collection::vec((0..3usize, 0..3usize), 0..6).prop_map(TopologyEvent::Declare),
@@ -67,6 +68,8 @@ fn any_event() -> impl Strategy<Value = TopologyEvent> {
 #[derive(Default)]
 struct TopologyModel {
     endpoints: BTreeMap<EndpointId, (EndpointOwner, CallPolicy, bool)>,
+    /// Endpoints that never call.
+    servers: BTreeSet<EndpointId>,
     edges: BTreeSet<(usize, usize)>,
     withdrawn: BTreeSet<InstanceId>,
     /// Of these, whose open calls have ended, as told.
@@ -96,6 +99,10 @@ impl TopologyModel {
                     assert!(
                         !self.channels.values().any(|pair| *pair == (caller, callee)),
                         "two for one pair"
+                    );
+                    assert!(
+                        !self.servers.contains(&caller),
+                        "a channel for an endpoint that never calls"
                     );
                     self.channels.insert(channel, (caller, callee));
                 }
@@ -154,7 +161,7 @@ impl TopologyModel {
                     || *kind == CallPolicy::Others && !served(callee.instance());
                 let takes =
                     serves && *ready && !self.withdrawn.contains(&callee.instance().unwrap());
-                if p != q && declared && takes {
+                if p != q && declared && takes && !self.servers.contains(&p) {
                     wanted.insert((p, q));
                 }
             }
@@ -202,15 +209,21 @@ fn remove_endpoint(
 #[allow(clippy::too_many_lines, reason = "one arm an event, each a few lines")]
 fn apply_event(topology: &mut DomainTopology, model: &mut TopologyModel, event: TopologyEvent) {
     let actions = match event {
-        TopologyEvent::Arrive(f, instance, takes) => {
+        TopologyEvent::Arrive(f, instance, takes, calls) => {
             let who = f.map_or(EndpointOwner::Gateway, |f| {
                 EndpointOwner::Instance(InstanceId(instance + 10 * f as u64), function_id(f))
             });
-            let (endpoint, actions) = topology
-                .add_endpoint(who.clone(), takes != CallPolicy::None)
+            let endpoint = topology
+                .reserve_endpoint(who.clone(), takes != CallPolicy::None)
                 .unwrap();
             if takes == CallPolicy::Others {
                 topology.set_standby(endpoint);
+            }
+            // Numbers are given again.
+            model.servers.remove(&endpoint);
+            if !calls {
+                topology.set_serves_only(endpoint);
+                model.servers.insert(endpoint);
             }
             assert!(
                 !model.borne.contains(&endpoint),
@@ -223,7 +236,7 @@ fn apply_event(topology: &mut DomainTopology, model: &mut TopologyModel, event: 
             }));
             model.borne.insert(endpoint);
             model.endpoints.insert(endpoint, (who, takes, false));
-            actions
+            topology.complete_endpoint(endpoint)
         }
         TopologyEvent::Ready(n) => {
             match TopologyModel::pick_nth(model.endpoints.keys().copied(), n) {
@@ -317,14 +330,18 @@ proptest! {
     }
 }
 
+fn add_endpoint(topology: &mut DomainTopology, who: EndpointOwner, serves: bool) -> EndpointId {
+    let endpoint = topology.reserve_endpoint(who, serves).unwrap();
+    topology.complete_endpoint(endpoint);
+    endpoint
+}
+
 #[test]
 fn repeated_breaks_delay_the_next_channel_exponentially() {
     let mut topology = DomainTopology::new();
     let callee = EndpointOwner::Instance(InstanceId(1), function_id(0));
-    let (caller, _) = topology
-        .add_endpoint(EndpointOwner::Gateway, false)
-        .unwrap();
-    let (callee, _) = topology.add_endpoint(callee, true).unwrap();
+    let caller = add_endpoint(&mut topology, EndpointOwner::Gateway, false);
+    let callee = add_endpoint(&mut topology, callee, true);
     let opened = |actions: &[TopologyAction]| {
         actions.iter().find_map(|action| {
             if let TopologyAction::Open { channel, .. } = action {
@@ -370,12 +387,9 @@ fn repeated_breaks_delay_the_next_channel_exponentially() {
 #[test]
 fn a_withdrawn_instance_is_quiet_when_its_last_caller_disconnects() {
     let mut topology = DomainTopology::new();
-    let (caller, _) = topology
-        .add_endpoint(EndpointOwner::Gateway, false)
-        .unwrap();
-    let (callee, _) = topology
-        .add_endpoint(EndpointOwner::Instance(InstanceId(1), function_id(0)), true)
-        .unwrap();
+    let caller = add_endpoint(&mut topology, EndpointOwner::Gateway, false);
+    let callee = EndpointOwner::Instance(InstanceId(1), function_id(0));
+    let callee = add_endpoint(&mut topology, callee, true);
     topology.mark_ready(callee);
     let quiet = TopologyAction::Quiet {
         instance: InstanceId(1),
@@ -390,12 +404,9 @@ fn a_withdrawn_instance_is_quiet_when_its_last_caller_disconnects() {
 #[test]
 fn a_second_withdrawal_is_answered_with_quiet_again() {
     let mut topology = DomainTopology::new();
-    let (caller, _) = topology
-        .add_endpoint(EndpointOwner::Gateway, false)
-        .unwrap();
-    let (callee, _) = topology
-        .add_endpoint(EndpointOwner::Instance(InstanceId(1), function_id(0)), true)
-        .unwrap();
+    let caller = add_endpoint(&mut topology, EndpointOwner::Gateway, false);
+    let callee = EndpointOwner::Instance(InstanceId(1), function_id(0));
+    let callee = add_endpoint(&mut topology, callee, true);
     topology.mark_ready(callee);
     let quiet = TopologyAction::Quiet {
         instance: InstanceId(1),

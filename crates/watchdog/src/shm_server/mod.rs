@@ -63,6 +63,8 @@ async fn dial_and_serve(
     // A standby gives way to endpoints of the tenant's own (ADR 14).
     let settings = EndpointSettings {
         is_standby: true,
+        // In all other instances the gateway takes the tenant's calls (ADR 96).
+        serves_only: app.config.instance_env.outbound.is_none(),
         stream_bodies: true,
         ..EndpointSettings::default()
     };

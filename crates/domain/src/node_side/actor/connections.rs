@@ -165,26 +165,25 @@ impl DomainActor {
         else {
             return Ok(());
         };
-        // A strict endpoint gets no channels before its peers can receive its pool.
-        let arrived = match self.settings.isolation {
-            DomainIsolation::Strict => self
-                .topology
-                .reserve_endpoint(who.clone(), hello.serves)
-                .map(|endpoint| (endpoint, Vec::new())),
-            _ => self.topology.add_endpoint(who.clone(), hello.serves),
-        };
-        let Some((endpoint, actions)) = arrived else {
+        let Some(endpoint) = self.topology.reserve_endpoint(who.clone(), hello.serves) else {
             return Err("the domain has no endpoint id left".into());
         };
         if hello.substitute {
             self.topology.set_standby(endpoint);
+        }
+        if hello.serves_only {
+            self.topology.set_serves_only(endpoint);
         }
         if let Some(connection) = self.connections.get_mut(&key) {
             connection.endpoint = Some(endpoint);
         }
         self.admit_endpoint(key, endpoint, &who, hello)
             .map_err(|error| format!("its wakeup cell cannot be created: {error}"))?;
-        self.perform_actions(actions);
+        // A strict endpoint gets no channels before its peers can receive its pool.
+        if self.settings.isolation != DomainIsolation::Strict {
+            let actions = self.topology.complete_endpoint(endpoint);
+            self.perform_actions(actions);
+        }
         Ok(())
     }
 

@@ -145,6 +145,7 @@ pub(crate) fn a_library_without_sockmap_is_refused(mode: DeliveryMode) {
             version: 1,
             serves: true,
             substitute: false,
+            serves_only: false,
             wakeup: WakeupMode::Futex,
             delivery,
             isolation: vec![],

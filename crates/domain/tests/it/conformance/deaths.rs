@@ -193,6 +193,7 @@ pub(crate) fn an_endpoint_that_breaks_the_protocol_is_disconnected(mode: Deliver
             version,
             serves: true,
             substitute: false,
+            serves_only: false,
             wakeup: WakeupMode::None,
             delivery: vec![mode],
             isolation: vec![],

@@ -31,6 +31,7 @@ impl RawEndpoint {
             version: 1,
             serves: true,
             substitute: false,
+            serves_only: false,
             wakeup: WakeupMode::None,
             delivery: vec![mode],
             isolation: vec![],

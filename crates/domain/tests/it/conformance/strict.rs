@@ -35,6 +35,7 @@ fn hello(
             version: 1,
             serves: true,
             substitute: false,
+            serves_only: false,
             wakeup: WakeupMode::None,
             delivery: vec![mode],
             isolation,

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::contract::support::{
-    WatchdogProcess, closable_listener, frames, full, start_tenant, text,
+    WatchdogProcess, closable_listener, frames, full, send, start_hello_tenant, start_tenant, text,
 };
 
 /// A domain in which `caller` may call `callee`; the watchdog's instance is number 1 of `callee`.
@@ -259,6 +259,66 @@ async fn a_call_that_no_tenant_took_may_be_sent_elsewhere() {
             (502, Reason::ConnectFailed as u16, true)
         );
         assert!(refused.did_not_run());
+    };
+    LocalSet::new().run_until(test).await;
+}
+
+/// Joins as an instance of `third`, which answers every call.
+async fn join_third(domain: &ShmFixture) {
+    let (ours, theirs) = packet::socket_pair().unwrap();
+    let socket = EndpointSocket::Connected(ours);
+    let function = "third".parse().unwrap();
+    domain
+        .handle
+        .admit_instance(InstanceId(3), function, socket);
+    let (third, driver) = AsyncEndpoint::join(theirs, endpoint::EndpointSettings::default())
+        .await
+        .unwrap();
+    spawn_local(driver);
+    third.announce_ready().unwrap();
+    spawn_local(async move {
+        while let Some(received) = third.next_incoming().await {
+            received.send_response(CallResponse::ok("third"));
+        }
+    });
+}
+
+/// Starts a watchdog that may call `third`, and returns the channels of the domain once it is called itself.
+async fn channels_with(domain: &ShmFixture, more: &[(&str, &str)]) -> (WatchdogProcess, usize) {
+    let edges = ["caller callee", "callee third"].map(|edge| {
+        let (caller, callee) = edge.split_once(' ').unwrap();
+        (caller.parse().unwrap(), callee.parse().unwrap())
+    });
+    domain.handle.declare_edges(edges);
+    join_third(domain).await;
+    let watchdog = domain.start_watchdog(start_hello_tenant().await, more);
+    domain.join_caller().await;
+    (watchdog, domain.handle.read_usage().await.channels)
+}
+
+#[tokio::test]
+async fn only_a_watchdog_that_takes_the_tenants_calls_has_channels_to_callees() {
+    let test = async {
+        let domain = ShmFixture::new();
+        let (_watchdog, channels) = channels_with(&domain, &[]).await;
+        assert_eq!(channels, 1, "the caller's own");
+
+        let domain = ShmFixture::new();
+        let (outbound, gateway) = (free_addr(), free_addr().to_string());
+        let outbound_text = outbound.to_string();
+        let variables = [
+            ("NEARPATH_PICKUP", &*outbound_text),
+            ("NEARPATH_GATEWAY", &*gateway),
+            ("NEARPATH_EIP", "127.0.0.1"),
+        ];
+        let (_watchdog, channels) = channels_with(&domain, &variables).await;
+        assert_eq!(channels, 2);
+        let call = Request::get("/function/third")
+            .header("host", "gateway")
+            .header("x-nearpath-path", "?");
+        let answer = send(outbound, call.body(full("")).unwrap()).await.unwrap();
+        assert_eq!(answer.headers()["x-nearpath-path"], "shm");
+        assert_eq!(text(answer).await, (200, "third".to_owned()));
     };
     LocalSet::new().run_until(test).await;
 }
