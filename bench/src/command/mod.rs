@@ -46,8 +46,8 @@ pub(crate) enum BenchCommand {
     /// Compare connections between the ten services of a shop; needs `nearpath` and
     /// `boutique-native` in PATH
     Boutique(boutique::BoutiqueArgs),
-    /// Compare an unmodified function as deployed with nginx in front of the same handler; needs
-    /// `nearpath` in PATH, cc and go
+    /// Compare an unmodified function as deployed with nginx, Envoy and of-watchdog in front of the
+    /// same handler; needs `nearpath` in PATH, cc and go
     Default(default::DefaultArgs),
     /// Compare chains of functions, unmodified and with the SDK, with sidecars and with direct HTTP;
     /// needs `nearpath` in PATH and go
