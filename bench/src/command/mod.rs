@@ -53,6 +53,9 @@ pub(crate) enum BenchCommand {
     /// needs `nearpath` in PATH and go
     Chain(chain::ChainArgs),
     /// Compare the gateway alone, which no user runs, with nginx as a reverse proxy
+    ///
+    /// No user runs the gateway alone, without sandbox and node. This comparison finds changes of
+    /// the gateway's own cost. `default` compares what users deploy.
     Edge(edge::EdgeArgs),
     /// Measure the start of instances by phase; needs `nearpath` in PATH
     Start(start::StartArgs),
@@ -65,7 +68,7 @@ pub(crate) enum BenchCommand {
     Ring(ring::RingArgs),
     /// Compare implementations of a chain of two functions
     Shm(shm::ShmArgs),
-    /// Measure warm chains without calls: CPU, wake-ups, memory; needs `nearpath` in PATH
+    /// Measure warm chains without calls: CPU, wake-ups, memory; needs `nearpath` in PATH and go
     Idle(idle::IdleArgs),
     /// Compare a warm chain with scale to zero in the motion example; needs `nearpath` in PATH
     Motion(motion::MotionArgs),
