@@ -46,7 +46,7 @@ impl ChainProgram {
     ///
     /// # Errors
     /// If it cannot be copied.
-    pub(crate) fn own() -> io::Result<Self> {
+    fn own() -> io::Result<Self> {
         let own = tempfile::tempdir()?;
         Ok(Self::Own {
             folder: chain::program_folder(own.path())?,
@@ -58,7 +58,7 @@ impl ChainProgram {
     ///
     /// # Errors
     /// If `go` is missing or fails.
-    pub(crate) fn go() -> io::Result<Self> {
+    fn go() -> io::Result<Self> {
         PlainHandler::build(HandlerLanguage::Go).map(Self::Go)
     }
 
