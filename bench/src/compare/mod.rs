@@ -231,6 +231,11 @@ impl BenchComparison {
         self.report.ratios.push(ratio);
     }
 
+    #[cfg(test)]
+    pub(crate) fn figures(&self) -> &[GoalRatio] {
+        &self.report.ratios
+    }
+
     /// Says something below the table: what was left out and why, or what follows from some of its
     /// rows.
     pub(crate) fn add_remark(&mut self, line: String) {

@@ -9,6 +9,15 @@ use tempfile::TempDir;
 use super::plain_handler::{HandlerLanguage, PlainHandler};
 use super::{PeerProcess, chain, own_programs};
 
+/// Kind of program of the functions of a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ChainProgramKind {
+    /// `net/http` in Go, unmodified.
+    Go,
+    /// The Rust SDK.
+    Sdk,
+}
+
 /// Program of the functions of a chain, each of which calls the next.
 pub(crate) enum ChainProgram {
     /// This program: HTTP as a plain process, the SDK on nearpath.
@@ -22,11 +31,22 @@ pub(crate) enum ChainProgram {
 }
 
 impl ChainProgram {
+    /// Prepares a program of this kind.
+    ///
+    /// # Errors
+    /// If it cannot be built or copied.
+    pub(crate) fn prepare(kind: ChainProgramKind) -> io::Result<Self> {
+        match kind {
+            ChainProgramKind::Go => Self::go(),
+            ChainProgramKind::Sdk => Self::own(),
+        }
+    }
+
     /// Prepares this program.
     ///
     /// # Errors
     /// If it cannot be copied.
-    pub(crate) fn own() -> io::Result<Self> {
+    fn own() -> io::Result<Self> {
         let own = tempfile::tempdir()?;
         Ok(Self::Own {
             folder: chain::program_folder(own.path())?,
@@ -38,7 +58,7 @@ impl ChainProgram {
     ///
     /// # Errors
     /// If `go` is missing or fails.
-    pub(crate) fn go() -> io::Result<Self> {
+    fn go() -> io::Result<Self> {
         PlainHandler::build(HandlerLanguage::Go).map(Self::Go)
     }
 

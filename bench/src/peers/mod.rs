@@ -3,74 +3,93 @@
 pub(crate) mod boutique;
 pub(crate) mod chain;
 pub(crate) mod chain_program;
+pub(crate) mod envoy;
 pub(crate) mod many_chains;
 pub(crate) mod nearpath;
 pub(crate) mod nginx;
+pub(crate) mod of_watchdog;
 pub(crate) mod own_programs;
 pub(crate) mod plain_handler;
 pub(crate) mod sensors;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Finds a program in this program's folder or in `PATH`.
-// The functions are built with a faster profile than the comparisons, so the folders differ.
 fn find_program(name: &str) -> io::Result<PathBuf> {
-    let own = std::env::current_exe()?;
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = own
-        .parent()
-        .map(PathBuf::from)
-        .into_iter()
-        .chain(std::env::split_paths(&path));
-    let found = folders
-        .map(|folder| folder.join(name))
-        .find(|file| file.is_file());
-    found.ok_or_else(|| {
+    search_program(name, &[]).ok_or_else(|| {
         io::Error::other(format!(
             "{name} is not in PATH: run `make build build-bench`"
         ))
     })
 }
 
+/// Searches a program in this program's folder, in `PATH` and in `more` folders.
+// The functions are built with a faster profile than the comparisons, so the folders differ.
+fn search_program(name: &str, more: &[&str]) -> Option<PathBuf> {
+    let own = std::env::current_exe().ok();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    own.as_deref()
+        .and_then(Path::parent)
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(std::env::split_paths(&path))
+        .chain(more.iter().map(PathBuf::from))
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+}
+
 /// A running server. Dropping it stops it and waits; its children stop with it.
 pub(crate) struct PeerProcess {
     pub(crate) addr: SocketAddr,
     child: Child,
+    program: String,
 }
 
 impl PeerProcess {
     /// Starts `command` and waits until `addr` accepts connections.
     pub(crate) async fn start(mut command: Command, addr: SocketAddr) -> io::Result<Self> {
-        let what = command.get_program().to_string_lossy().into_owned();
+        let program = command.get_program().to_string_lossy().into_owned();
         let failed = |error: io::Error| {
             io::Error::new(
                 error.kind(),
-                format!("cannot start {what}: {error}; check PATH"),
+                format!("cannot start {program}: {error}; check PATH"),
             )
         };
         let child = command.stdin(Stdio::null()).spawn().map_err(failed)?;
-        let mut peer = Self { addr, child };
+        let mut peer = Self {
+            addr,
+            child,
+            program,
+        };
+        peer.wait_listening(addr).await?;
+        Ok(peer)
+    }
+
+    /// Waits until `addr`, which is this process's or a child's, accepts connections.
+    async fn wait_listening(&mut self, addr: SocketAddr) -> io::Result<()> {
         // Polls for 30 s: a debug build of nearpath on a busy machine needs several.
         for _ in 0..3_000 {
             if tokio::net::TcpStream::connect(addr).await.is_ok() {
-                return Ok(peer);
+                return Ok(());
             }
             // A program that fails at once is reported at once.
-            if let Some(status) = peer.child.try_wait()? {
+            if let Some(status) = self.child.try_wait()? {
                 return Err(io::Error::other(format!(
-                    "{what} exited with {status} before it listened on {addr}"
+                    "{} exited with {status} before it listened on {addr}",
+                    self.program
                 )));
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         Err(io::Error::other(format!(
-            "{what} does not listen on {addr} after 30 s"
+            "{} does not listen on {addr} after 30 s",
+            self.program
         )))
     }
 

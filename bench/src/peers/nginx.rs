@@ -1,4 +1,4 @@
-//! nginx as a reverse proxy, the baseline of `edge` and `shm`: keep-alive connections to the
+//! nginx as a reverse proxy, the baseline of `default`, `edge` and `shm`: keep-alive connections to the
 //! handler, no access log, as many workers as the gateway has threads.
 
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::{fs, io};
 
 use tempfile::TempDir;
 
-use super::{PeerProcess, free_addr};
+use super::{PeerProcess, free_addr, search_program};
 
 /// A running nginx with its folder.
 pub(crate) struct NginxServer {
@@ -45,12 +45,7 @@ impl NginxServer {
 
 /// Finds nginx, which Debian installs outside of a user's PATH.
 fn find_nginx() -> io::Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders =
-        std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
-    let found = folders
-        .map(|folder| folder.join("nginx"))
-        .find(|file| file.is_file());
+    let found = search_program("nginx", &["/usr/sbin", "/usr/local/sbin"]);
     found.ok_or_else(|| io::Error::other("nginx is missing: run apt-get install nginx-light"))
 }
 

@@ -13,7 +13,7 @@ use super::{PeerProcess, free_addr};
 use crate::cpu::process_tree;
 
 /// Port of the handler inside its instance.
-const INSTANCE_PORT: &str = "5000";
+const INSTANCE_PORT: u16 = 5000;
 
 /// Language of a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -100,14 +100,24 @@ impl PlainHandler {
         PeerProcess::start(command, addr).await
     }
 
+    /// Returns the folder in which its command runs.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Returns the command that serves `port`.
+    pub(crate) fn command_line(&self, port: u16) -> String {
+        format!("{} {port}", self.command.join(" "))
+    }
+
     /// Returns its spec as the guide has it, unmodified. It calls the URL `next`; only the one in Go
     /// does.
     pub(crate) fn spec(&self, name: &str, next: Option<&str>) -> Value {
-        let command = self.command.join(" ");
+        let command = self.command_line(INSTANCE_PORT);
         json!({
             "service": name,
             "image": format!("file://{}", self.folder.path().display()),
-            "envProcess": format!("{command} {INSTANCE_PORT} {}", next.unwrap_or_default()),
+            "envProcess": format!("{command} {}", next.unwrap_or_default()),
             "envVars": {
                 "mode": "http",
                 "upstream_url": format!("http://127.0.0.1:{INSTANCE_PORT}"),

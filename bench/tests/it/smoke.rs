@@ -230,45 +230,81 @@ fn ring_writes_its_file() {
     );
 }
 
-#[test]
-fn chain_writes_its_file() {
-    nearpath_testkit::need_root!();
-    for program in ["nginx", "go"] {
-        let path = format!("{}:/usr/sbin", path_with_watchdog());
-        if !std::env::split_paths(&path).any(|folder| folder.join(program).is_file()) {
-            skip!("needs {program}");
-        }
-    }
+/// Runs a comparison of `nearpath up` shortly, and returns the rows of its file.
+fn run_shortly(name: &str, args: &[&str]) -> Vec<Value> {
     let folder = tempfile::tempdir().unwrap();
-    let args = [
-        "chain",
-        "--rounds",
-        "1",
-        "--duration",
-        "0.2",
-        "--warm-up",
-        "0.05",
-        "--connections",
-        "2",
-        "--lengths",
-        "2",
-    ];
     let output = bench_command()
+        .args([name, "--rounds", "1", "--duration", "0.2"])
         .args(args)
         .env("PATH", path_with_watchdog())
         .env("NEARPATH_BENCH_RESULTS", folder.path())
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .output()
         .unwrap();
-    let text = std::fs::read(folder.path().join("chain.json"))
+    let text = std::fs::read(folder.path().join(format!("{name}.json")))
         .unwrap_or_else(|error| panic!("{error}: {output:?}"));
     let report: Value = serde_json::from_slice(&text).unwrap();
-    let rows = report["rows"].as_array().unwrap();
-    let is_good = |row: &Value| row["failed"] == 0 && row["n"].as_u64() > Some(0);
+    report["rows"].as_array().unwrap().clone()
+}
+
+/// Returns the first of these programs that is missing.
+fn missing_program<'a>(programs: &[&'a str]) -> Option<&'a str> {
+    let path = format!("{}:/usr/sbin", path_with_watchdog());
+    let is_missing =
+        |name: &&&str| !std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
+    programs.iter().find(is_missing).copied()
+}
+
+fn is_answered(row: &Value) -> bool {
+    row["failed"] == 0 && row["n"].as_u64() > Some(0)
+}
+
+#[test]
+fn chain_writes_its_file() {
+    nearpath_testkit::need_root!();
+    if let Some(program) = missing_program(&["nginx", "go"]) {
+        skip!("needs {program}");
+    }
+    let args = ["--warm-up", "0.05", "--connections", "2", "--lengths", "2"];
+    let rows = run_shortly("chain", &args);
     assert!(
-        rows.len() == 6 && rows.iter().all(is_good),
-        "two programs, three variants: {report}"
+        rows.len() == 6 && rows.iter().all(is_answered),
+        "two programs, three variants: {rows:?}"
     );
+}
+
+#[test]
+fn default_writes_its_file() {
+    nearpath_testkit::need_root!();
+    if let Some(program) = missing_program(&["nginx", "cc", "python3"]) {
+        skip!("needs {program}");
+    }
+    let args = [
+        "--warm-up",
+        "0.05",
+        "--connections",
+        "2",
+        "--handlers",
+        "c,python",
+    ];
+    let rows = run_shortly("default", &args);
+    assert!(
+        // Envoy and of-watchdog may be missing.
+        (20..=28).contains(&rows.len()) && rows.iter().all(is_answered),
+        "two handlers, kept and new connections, five to seven variants: {rows:?}"
+    );
+}
+
+#[test]
+fn idle_measures_every_kind_of_function() {
+    nearpath_testkit::need_root!();
+    if let Some(program) = missing_program(&["nginx", "go"]) {
+        skip!("needs {program}");
+    }
+    let args = ["--settle", "0", "--chains", "1", "--length", "2"];
+    // An idle instance has no requests: `n` counts whole seconds of instances.
+    let rows = run_shortly("idle", &args);
+    assert_eq!(rows.len(), 4, "two programs, two variants: {rows:?}");
 }
 
 /// Runs `quic` and returns its file and its output.

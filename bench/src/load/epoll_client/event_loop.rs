@@ -15,6 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::connection::{EpollConnection, ReadOutcome};
 use super::{LoadCaller, LoadResult};
 use crate::load::MeasureWindow;
+use crate::load::closed::ConnectionReuse;
 use crate::load::connection::REQUEST_TIMEOUT;
 use crate::tally::{RequestFailure, RequestTally};
 
@@ -30,6 +31,7 @@ const TIMEOUT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct CallerLoop<C> {
     epoll: OwnedFd,
     addr: SocketAddr,
+    reuse: ConnectionReuse,
     from: Instant,
     until: Instant,
     states: Vec<CallerState<C>>,
@@ -53,6 +55,7 @@ impl<C: LoadCaller> CallerLoop<C> {
     pub(super) fn new(
         addr: SocketAddr,
         callers: Vec<C>,
+        reuse: ConnectionReuse,
         window: MeasureWindow,
     ) -> io::Result<Self> {
         let (from, until) = (window.from.into_std(), window.until.into_std());
@@ -65,6 +68,7 @@ impl<C: LoadCaller> CallerLoop<C> {
         Ok(Self {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
             addr,
+            reuse,
             from,
             until,
             busy: states.len(),
@@ -189,6 +193,9 @@ impl<C: LoadCaller> CallerLoop<C> {
         // After `handle_outcome`, which borrows the bytes.
         line.clear_response();
         let failed = outcome.is_err();
+        // A client that sent `close` must not send on this connection again, although many servers
+        // close it without `close` in the response (RFC 9112, section 9.6).
+        let last = last || self.reuse == ConnectionReuse::Fresh;
         self.count_outcome(now, outcome.map(|()| now - since));
         self.schedule_next(number, last || failed, failed, now);
         now

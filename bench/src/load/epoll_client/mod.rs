@@ -62,10 +62,16 @@ pub(crate) async fn run(
         ConnectionReuse::KeepAlive => template.to_bytes().into(),
         ConnectionReuse::Fresh => template.clone().with_close().to_bytes().into(),
     };
-    run_each(template.addr, vec![SameRequest(bytes); callers], window).await
+    run_callers(
+        template.addr,
+        vec![SameRequest(bytes); callers],
+        reuse,
+        window,
+    )
+    .await
 }
 
-/// Runs callers with their own requests.
+/// Runs callers with their own requests on keep-alive connections.
 ///
 /// # Errors
 /// When the client itself cannot run.
@@ -74,7 +80,16 @@ pub(crate) async fn run_each<C: LoadCaller>(
     callers: Vec<C>,
     window: MeasureWindow,
 ) -> io::Result<LoadResult> {
-    let round = move || CallerLoop::new(addr, callers, window)?.run();
+    run_callers(addr, callers, ConnectionReuse::KeepAlive, window).await
+}
+
+async fn run_callers<C: LoadCaller>(
+    addr: SocketAddr,
+    callers: Vec<C>,
+    reuse: ConnectionReuse,
+    window: MeasureWindow,
+) -> io::Result<LoadResult> {
+    let round = move || CallerLoop::new(addr, callers, reuse, window)?.run();
     tokio::task::spawn_blocking(round)
         .await
         .map_err(io::Error::other)?

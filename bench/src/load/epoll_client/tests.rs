@@ -108,14 +108,26 @@ async fn callers_keep_their_connections() {
     );
 }
 
+const LAST_ANSWER: &[u8] =
+    b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
+
 #[tokio::test]
 async fn callers_open_a_connection_for_each_request() {
+    each_request_has_a_connection(LAST_ANSWER).await;
+}
+
+#[tokio::test]
+async fn a_server_may_close_without_saying_so() {
+    each_request_has_a_connection(ANSWER).await;
+}
+
+/// Checks a server that closes each connection after `answer`.
+async fn each_request_has_a_connection(answer: &'static [u8]) {
     let request_count = Arc::new(AtomicUsize::new(0));
     let count = request_count.clone();
     let addr = server(move |_, mut stream| {
         assert!(request(&mut stream));
         count.fetch_add(1, Ordering::Relaxed);
-        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
         stream.write_all(answer).unwrap();
     });
     let (tally, _) = load(addr, 2, ConnectionReuse::Fresh, |tally| {
