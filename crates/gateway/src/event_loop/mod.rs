@@ -4,7 +4,7 @@
 //! It watches sockets with an epoll instance of its own, which is nested in tokio's (epoll(7),
 //! "nested"). A task awaits its socket as usual ([`PolledSocket`]). A socket with an
 //! [`EventHandler`] has no task: the loop calls the handler, which costs neither a wake-up nor a
-//! poll of futures. A handler may also wait for a future, whose waker has the loop call it.
+//! poll of futures.
 
 mod load;
 mod poller;
@@ -14,7 +14,6 @@ mod socket;
 #[cfg(test)]
 pub(crate) mod tests;
 mod waits;
-mod wakes;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -32,16 +31,11 @@ pub(crate) use poller::{Poller, Token};
 pub(crate) use registration::Readiness;
 pub(crate) use socket::PolledSocket;
 use waits::Waits;
-pub(crate) use wakes::HandlerWaker;
-use wakes::Wakes;
 
 /// Handles the events of sockets, in the event loop.
 pub(crate) trait EventHandler {
     /// Handles an event of the socket with this token. Must not wait.
     fn handle_event(self: Rc<Self>, token: Token, readiness: Readiness);
-
-    /// Goes on after its waker was used. Must not wait.
-    fn handle_wake(self: Rc<Self>);
 
     /// Hands an overdue wait to a task, and ends it. A task has timers, and notices callers that
     /// leave.
@@ -68,7 +62,6 @@ pub(crate) struct EventLoop {
     /// Handlers, at the index of their socket's token.
     handlers: RefCell<Vec<Option<Attached>>>,
     waits: Waits,
-    wakes: Wakes,
     load: RoundCounts,
     /// Handlers that have something to write after this round of events.
     unflushed: RefCell<VecDeque<Rc<dyn EventHandler>>>,
@@ -91,7 +84,6 @@ impl EventLoop {
             watched,
             handlers: RefCell::default(),
             waits: Waits::default(),
-            wakes: Wakes::default(),
             load: RoundCounts::default(),
             unflushed: RefCell::default(),
         }))
@@ -137,16 +129,6 @@ impl EventLoop {
     /// Ends a wait.
     pub(crate) fn end_wait(&self, key: usize) {
         self.waits.remove(key);
-    }
-
-    /// Gives the handler a waker. Its use has the loop call the handler, once or more often.
-    pub(crate) fn add_waker(&self, handler: Rc<dyn EventHandler>) -> HandlerWaker {
-        self.wakes.add(handler)
-    }
-
-    /// Ends the use of a waker.
-    pub(crate) fn remove_waker(&self, waker: &HandlerWaker) {
-        self.wakes.remove(waker);
     }
 
     /// Has handlers leave what takes too long, until the thread's tasks end.

@@ -57,10 +57,6 @@ impl EventHandler for Recorder {
         }
     }
 
-    fn handle_wake(self: Rc<Self>) {
-        self.note("wake");
-    }
-
     fn handle_long_wait(&self) {
         self.note("long wait");
     }
@@ -165,38 +161,12 @@ fn events_of_a_dropped_socket_reach_no_later_one() {
     });
 }
 
-#[test]
-fn a_waker_has_the_loop_call_its_handler() {
-    run_with_loop(async |event_loop| {
-        let handler = Rc::<Recorder>::default();
-        let HandlerWaker { waker, .. } = &event_loop.add_waker(handler.clone());
-        let calls = handler.calls.clone();
-        let count = async |n| calls.borrow().len() == n;
-        waker.wake_by_ref();
-        eventually("it is called", async || count(1).await).await;
-        // Also from another thread, and before the loop waits.
-        let there = waker.clone();
-        std::thread::spawn(move || there.wake()).join().unwrap();
-        eventually("it is called again", async || count(2).await).await;
-        let later = event_loop.add_waker(handler.clone());
-        event_loop.remove_waker(&later);
-        later.waker.wake_by_ref();
-        waker.wake_by_ref();
-        eventually("the other one is called", async || count(3).await).await;
-        assert!(calls.borrow().iter().all(|call| *call == "wake"));
-    });
-}
-
 /// Panics in its first event.
 #[derive(Default)]
 struct Failing(Recorder);
 
 impl EventHandler for Failing {
     fn handle_event(self: Rc<Self>, _: Token, _: Readiness) {
-        panic!("as the test asks");
-    }
-
-    fn handle_wake(self: Rc<Self>) {
         panic!("as the test asks");
     }
 

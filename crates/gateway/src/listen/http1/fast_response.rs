@@ -2,7 +2,7 @@
 //! caller. For a slow caller, the body is copied, so that the slot becomes free.
 
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::Poll;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -14,67 +14,62 @@ use nearpath_wire::hop::headers::is_hop_field;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::buffered_connection::BufferedConnection;
-use super::memory_call::{MemoryCall, RepliedCall};
-use super::own_port_call::ShortResponse;
 use super::response::{self, HEAD_RESERVE_BYTES, write_field, write_status_line};
-use crate::fast_path::PlainCall;
+use crate::fast_path::{PlainCall, PlainRequest, SentCall};
 use crate::listen::client_connection::ClientConnection;
+use crate::listen::conn_state::ActiveRequest;
 use crate::request::DigitBuffer;
 
-/// Waits for the reply and writes the response. Returns whether another request may follow.
-pub(super) async fn answer_memory_call<T>(
+/// Waits for the response and writes it. Returns whether another request may follow.
+pub(super) async fn write_fast_response<T>(
     client: &ClientConnection,
     connection: &mut BufferedConnection<T>,
-    mut call: MemoryCall,
+    plain: &PlainRequest,
+    sent: SentCall,
+    mut active: ActiveRequest,
 ) -> io::Result<bool>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    let answer = Pin::new(&mut call.sent.answer);
-    let Some(outcome) = connection.await_unless_gone(answer).await else {
+    let SentCall { answer, call } = sent;
+    let Some(outcome) = connection.await_unless_gone(pin!(answer)).await else {
         return Ok(false);
     };
-    match call.into_replied(outcome).into_short(client) {
-        Ok(ShortResponse { head, body, close }) => {
-            write_whole(connection, head, body).await?;
-            Ok(!close)
-        }
-        // On the heap: otherwise every connection's future would be as large.
-        Err(replied) => Box::pin(write_long_reply(client, connection, *replied)).await,
-    }
-}
-
-/// Writes a response that streams or needs the pipeline. Returns whether another request may follow.
-pub(super) async fn write_long_reply<T>(
-    client: &ClientConnection,
-    connection: &mut BufferedConnection<T>,
-    replied: RepliedCall,
-) -> io::Result<bool>
-where
-    T: AsyncRead + AsyncWrite + Unpin,
-{
-    let RepliedCall {
-        plain,
-        call,
-        active,
-        outcome,
-    } = replied;
-    let (worker, peer) = (&client.worker, &client.peer);
     let close = plain.closes_connection() || connection.state.is_draining();
+    let mut out = Vec::with_capacity(HEAD_RESERVE_BYTES);
     let mut answer = match outcome {
         // The request is still complete, so the pipeline can send it to another instance.
         Ok(reply) if reply.did_not_run() => {
-            let retrying = call.retry_via_pipeline(worker.clone(), peer.clone(), &plain, reply);
-            let Some(answer) = connection.await_unless_gone(pin!(retrying)).await else {
+            let retrying =
+                call.retry_via_pipeline(client.worker.clone(), client.peer.clone(), plain, reply);
+            let mut retrying = Box::pin(retrying);
+            let Some(answer) = connection.await_unless_gone(retrying.as_mut()).await else {
                 return Ok(false);
             };
             answer
         }
-        Ok(reply) => call.answer_via_pipeline(worker, peer, &plain, reply),
-        Err(error) => call.respond_with_error(worker, peer, &plain, error),
+        Ok(reply) => match write_head(&mut out, client, &call, &reply, close) {
+            Some(status) => {
+                let body = if is_bodiless(status) {
+                    Bytes::new()
+                } else {
+                    reply.body.into()
+                };
+                // Recorded before the write: the instance is done, and a slow caller must not
+                // occupy it.
+                let took = call.elapsed();
+                call.complete_call(status.as_u16(), body.len() as u64, took);
+                active.mark_untaken();
+                drop(active);
+                write_whole(connection, out, body).await?;
+                return Ok(!close);
+            }
+            None => call.answer_via_pipeline(&client.worker, &client.peer, plain, reply),
+        },
+        Err(error) => call.respond_with_error(&client.worker, &client.peer, plain, error),
     };
     client.add_alt_svc(answer.headers_mut());
-    response::write_response(connection, answer, active, close, worker.http_date()).await
+    response::write_response(connection, answer, active, close, client.worker.http_date()).await
 }
 
 /// Writes head and body.
@@ -110,26 +105,19 @@ where
     Ok(())
 }
 
-/// Returns whether a response with this status has no body.
-pub(super) fn is_bodiless(status: StatusCode) -> bool {
+fn is_bodiless(status: StatusCode) -> bool {
     matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
-}
-
-/// Head of a response that only has to be written.
-pub(super) struct ShortHead {
-    pub(super) status: StatusCode,
-    /// With room for a short body.
-    pub(super) bytes: Vec<u8>,
 }
 
 /// Writes the response head as [`crate::deliver`] does in the pipeline. `None`: the pipeline must
 /// handle it.
-pub(super) fn write_head(
+fn write_head(
+    out: &mut Vec<u8>,
     client: &ClientConnection,
     call: &PlainCall,
     reply: &CallReply,
     close: bool,
-) -> Option<ShortHead> {
+) -> Option<StatusCode> {
     let status = if reply.status == 0 {
         StatusCode::OK
     } else {
@@ -144,8 +132,6 @@ pub(super) fn write_head(
     {
         return None;
     }
-    let mut bytes = Vec::with_capacity(HEAD_RESERVE_BYTES);
-    let out = &mut bytes;
     write_status_line(out, status);
     let (mut add_date, mut add_duration) = (true, true);
     for field in reply.head_fields() {
@@ -178,7 +164,7 @@ pub(super) fn write_head(
         write_field(out, "content-length", length.as_bytes());
     }
     response::end_head(out, add_date.then(|| client.worker.http_date()), close);
-    Some(ShortHead { status, bytes })
+    Some(status)
 }
 
 /// Writes the fields of the gateway that every response has.

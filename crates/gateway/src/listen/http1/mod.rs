@@ -11,7 +11,6 @@ mod fast_response;
 mod inline;
 mod loopback_head;
 mod loopback_response;
-mod memory_call;
 mod own_port_call;
 mod response;
 
@@ -29,7 +28,6 @@ use crate::pipeline;
 use crate::route::{self, PathTarget};
 use buffered_connection::BufferedConnection;
 use inline::TaskStep;
-use memory_call::{MemoryCall, RepliedCall};
 use own_port_call::{LongResponse, OpenCall};
 
 /// Maximum bytes of an incomplete head before hyper takes over.
@@ -46,8 +44,8 @@ pub(super) enum Http1Outcome<T> {
 /// How a request was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answered {
-    /// By the function, at its own port or in memory. The event loop may answer the next one.
-    Plainly,
+    /// At the function's own port. The event loop may answer the next one.
+    AtOwnPort,
     /// In another way.
     Elsewhere,
     /// The connection ends.
@@ -85,14 +83,10 @@ pub(super) async fn serve_plain_requests<T: ClientTransport>(
                 }
             },
             TaskStep::Await(call) => await_call(client, &mut connection, *call).await?,
-            TaskStep::AwaitReply(call) => await_reply(client, &mut connection, *call).await?,
-            TaskStep::FinishReply(replied) => {
-                finish_reply(client, &mut connection, *replied).await?
-            }
             TaskStep::Finish(response) => finish_call(client, &mut connection, *response).await?,
             TaskStep::Write { rest, close } => {
                 connection.write_rest(&rest).await?;
-                Answered::Plainly.or_last(!close)
+                Answered::AtOwnPort.or_last(!close)
             }
             TaskStep::Close => Answered::Last,
             TaskStep::End if connection.buffer().is_empty() => return Ok(Http1Outcome::Closed),
@@ -107,14 +101,14 @@ pub(super) async fn serve_plain_requests<T: ClientTransport>(
     }
 }
 
-/// Waits for the next plain request, in the event loop if the function answered the last one plainly.
-/// Returns no [`TaskStep::Read`].
+/// Waits for the next plain request, in the event loop if the last one was answered at a function's
+/// own port. Returns no [`TaskStep::Read`].
 async fn next_step<T: ClientTransport>(
     client: &Rc<ClientConnection>,
     connection: &mut BufferedConnection<T>,
     previous: Answered,
 ) -> io::Result<TaskStep> {
-    let mut may_be_inline = previous == Answered::Plainly;
+    let mut may_be_inline = previous == Answered::AtOwnPort;
     loop {
         match take_plain_request(connection.buffer()) {
             ParseOutcome::Plain(plain) => return Ok(TaskStep::Answer(plain)),
@@ -144,7 +138,7 @@ async fn await_call<T: ClientTransport>(
     let answering = Box::pin(loopback_response::answer_open_call(
         client, connection, call,
     ));
-    Ok(Answered::Plainly.or_last(answering.await?))
+    Ok(Answered::AtOwnPort.or_last(answering.await?))
 }
 
 /// Writes a response that the event loop has left.
@@ -157,28 +151,7 @@ async fn finish_call<T: ClientTransport>(
     let writing = Box::pin(loopback_response::write_long_response(
         client, connection, response,
     ));
-    Ok(Answered::Plainly.or_last(writing.await?))
-}
-
-/// Waits for the reply to a request that was sent through memory, and writes the response.
-async fn await_reply<T: ClientTransport>(
-    client: &ClientConnection,
-    connection: &mut BufferedConnection<T>,
-    call: MemoryCall,
-) -> io::Result<Answered> {
-    let may_follow = fast_response::answer_memory_call(client, connection, call).await?;
-    Ok(Answered::Plainly.or_last(may_follow))
-}
-
-/// Writes the response to a reply that the event loop has left.
-async fn finish_reply<T: ClientTransport>(
-    client: &ClientConnection,
-    connection: &mut BufferedConnection<T>,
-    replied: RepliedCall,
-) -> io::Result<Answered> {
-    // On the heap, as above.
-    let writing = Box::pin(fast_response::write_long_reply(client, connection, replied));
-    Ok(Answered::Plainly.or_last(writing.await?))
+    Ok(Answered::AtOwnPort.or_last(writing.await?))
 }
 
 /// Function of a plain request, and the offset of its path.
@@ -212,15 +185,12 @@ async fn answer_plain_request<T: ClientTransport>(
 ) -> io::Result<Answered> {
     let active = connection.state.begin_request(true);
     let (worker, peer) = (&client.worker, &client.peer);
-    if let Some(sent) =
+    if let Some(call) =
         fast_path::send_plain(worker, peer, &plain, &found.function, found.path_offset)
     {
-        let call = MemoryCall {
-            plain,
-            sent,
-            active,
-        };
-        return await_reply(client, connection, call).await;
+        let writing =
+            fast_response::write_fast_response(client, connection, &plain, call, active).await;
+        return Ok(Answered::Elsewhere.or_last(writing?));
     }
     match LoopbackDraft::new(worker, peer, &plain, &found.function, found.path_offset) {
         // On the heap: otherwise every connection's future would be as large.
@@ -245,7 +215,7 @@ async fn answer_at_own_port<T: ClientTransport>(
         Some(call) => {
             let call = OpenCall::new(plain, call, active);
             let answering = loopback_response::answer_open_call(client, connection, call);
-            Ok(Answered::Plainly.or_last(answering.await?))
+            Ok(Answered::AtOwnPort.or_last(answering.await?))
         }
         None => answer_in_pipeline(client, connection, &plain, found, active).await,
     }

@@ -7,9 +7,8 @@ use std::task::{Context, Poll, Waker};
 use bytes::BytesMut;
 
 use super::TaskStep;
-use crate::event_loop::{EventHandler, EventLoop, HandlerWaker, PolledSocket, Readiness, Token};
+use crate::event_loop::{EventHandler, EventLoop, PolledSocket, Readiness, Token};
 use crate::listen::client_connection::ClientConnection;
-use crate::listen::http1::memory_call::MemoryCall;
 use crate::listen::http1::own_port_call::{OpenCall, ShortResponse};
 
 /// Connection whose events the loop handles.
@@ -28,8 +27,6 @@ pub(super) struct InlineState {
     pub(super) call: Option<InlineCall>,
     /// Response that is written at the end of this round of events.
     pub(super) response: Option<ShortResponse>,
-    /// Waker for replies in memory, once there was such a call.
-    pub(super) waker: Option<HandlerWaker>,
     /// Next step of the task, which is awake then.
     step: Option<TaskStep>,
     task: Option<Waker>,
@@ -37,15 +34,9 @@ pub(super) struct InlineState {
 
 /// A call that the loop waits for.
 pub(super) struct InlineCall {
-    call: WaitingCall,
+    pub(super) open: OpenCall,
     /// The loop's wait for the response.
-    wait: usize,
-}
-
-/// A call, by its way to the function.
-pub(super) enum WaitingCall {
-    AtOwnPort(OpenCall),
-    InMemory(MemoryCall),
+    pub(super) wait: usize,
 }
 
 impl InlineConnection {
@@ -93,9 +84,6 @@ impl InlineConnection {
         let state = &mut *self.state.borrow_mut();
         let socket = state.socket.take()?;
         self.event_loop().detach(&socket);
-        if let Some(waker) = state.waker.take() {
-            self.event_loop().remove_waker(&waker);
-        }
         mark_untried(&socket);
         Some((socket, std::mem::take(&mut state.buffer)))
     }
@@ -107,39 +95,19 @@ impl InlineConnection {
         drop((connection, call)); // without the borrow
     }
 
-    /// Begins the wait of a call.
-    pub(super) fn begin_wait(self: &Rc<Self>, state: &mut InlineState, call: WaitingCall) {
-        let wait = self.event_loop().begin_wait(self.clone());
-        state.call = Some(InlineCall { call, wait });
-    }
-
     /// Leaves the open call to the task.
     pub(super) fn leave_call(&self, state: &mut InlineState) -> Option<TaskStep> {
-        Some(match self.take_call(state)? {
-            WaitingCall::AtOwnPort(call) => {
-                mark_untried(call.exchange.socket());
-                TaskStep::Await(Box::new(call))
-            }
-            WaitingCall::InMemory(call) => TaskStep::AwaitReply(Box::new(call)),
-        })
+        let call = self.take_call(state)?;
+        mark_untried(call.exchange.socket());
+        Some(TaskStep::Await(Box::new(call)))
     }
 
     /// Takes the open call out of the loop.
-    pub(super) fn take_call(&self, state: &mut InlineState) -> Option<WaitingCall> {
-        let InlineCall { call, wait } = state.call.take()?;
-        if let WaitingCall::AtOwnPort(call) = &call {
-            self.event_loop().detach(call.exchange.socket());
-        }
+    pub(super) fn take_call(&self, state: &mut InlineState) -> Option<OpenCall> {
+        let InlineCall { open, wait } = state.call.take()?;
+        self.event_loop().detach(open.exchange.socket());
         self.event_loop().end_wait(wait);
-        Some(call)
-    }
-
-    /// Takes the open call, if it is at the function's own port.
-    pub(super) fn take_own_port_call(&self, state: &mut InlineState) -> Option<OpenCall> {
-        match self.take_call(state)? {
-            WaitingCall::AtOwnPort(call) => Some(call),
-            WaitingCall::InMemory(_) => None,
-        }
+        Some(open)
     }
 
     fn handle_caller_event(
@@ -188,10 +156,6 @@ impl EventHandler for InlineConnection {
         });
     }
 
-    fn handle_wake(self: Rc<Self>) {
-        self.with_state(|state| self.read_reply(state));
-    }
-
     fn handle_long_wait(&self) {
         self.with_state(|state| self.leave_call(state));
     }
@@ -211,17 +175,7 @@ impl EventHandler for InlineConnection {
     }
 }
 
-impl InlineCall {
-    pub(super) fn call_mut(&mut self) -> &mut WaitingCall {
-        &mut self.call
-    }
-}
-
 impl InlineState {
-    pub(super) fn waiting_call(&mut self) -> Option<&mut WaitingCall> {
-        self.call.as_mut().map(InlineCall::call_mut)
-    }
-
     fn is_idle(&self) -> bool {
         self.call.is_none() && self.response.is_none()
     }

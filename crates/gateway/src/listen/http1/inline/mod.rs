@@ -1,13 +1,11 @@
-//! Plain requests to functions' own ports and through shared memory, answered in the thread's event
-//! loop (decision 95).
+//! Plain requests to functions' own ports, answered in the thread's event loop (decision 95).
 //!
 //! Between two requests, the task of a kept connection leaves its socket to the loop, and sleeps. The
 //! loop answers what needs no wait: a plain request whose function has a free place and an idle
-//! connection or shared memory, and a short response. Anything else wakes the task, which goes on where the loop
+//! connection, and a short response. Anything else wakes the task, which goes on where the loop
 //! stopped ([`TaskStep`]).
 
 mod connection;
-mod memory;
 mod request;
 mod response;
 
@@ -19,7 +17,6 @@ use bytes::Bytes;
 
 use self::connection::InlineConnection;
 use super::buffered_connection::BufferedConnection;
-use super::memory_call::{MemoryCall, RepliedCall};
 use super::own_port_call::{LongResponse, OpenCall};
 use crate::fast_path::PlainRequest;
 use crate::listen::client_connection::ClientConnection;
@@ -37,10 +34,6 @@ pub(super) enum TaskStep {
     Answer(PlainRequest),
     /// Wait for the response to a request that was sent.
     Await(Box<OpenCall>),
-    /// Wait for the reply to a request that was sent through memory.
-    AwaitReply(Box<MemoryCall>),
-    /// Write the response to a reply that streams, or the error.
-    FinishReply(Box<RepliedCall>),
     /// Write a response that streams, or an error.
     Finish(Box<LongResponse>),
     /// Write the rest of a response.

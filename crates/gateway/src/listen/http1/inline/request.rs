@@ -6,7 +6,7 @@ use std::rc::Rc;
 use bytes::BytesMut;
 
 use super::TaskStep;
-use super::connection::{InlineConnection, InlineState, WaitingCall};
+use super::connection::{InlineCall, InlineConnection, InlineState};
 use crate::fast_path::{
     self, LoopbackCall, LoopbackDraft, ParseOutcome, PlainRequest, take_plain_request,
 };
@@ -28,33 +28,29 @@ impl InlineConnection {
             state.buffer = BytesMut::new(); // an idle connection keeps no memory of its last request
         }
         match parsed {
-            ParseOutcome::Plain(plain) => self.answer(state, plain),
+            ParseOutcome::Plain(plain) => match self.draft_call(&plain) {
+                Some(call) => {
+                    self.begin_call(state, plain, call);
+                    None
+                }
+                None => Some(TaskStep::Answer(plain)),
+            },
             ParseOutcome::Incomplete | ParseOutcome::NotPlain => Some(TaskStep::Read),
         }
     }
 
-    /// Begins a call that needs no wait. Otherwise nothing has happened, and the task answers.
-    fn answer(self: &Rc<Self>, state: &mut InlineState, plain: PlainRequest) -> Option<TaskStep> {
+    /// Returns a call that needs no wait. `None`: nothing has happened, and the task answers.
+    fn draft_call(&self, plain: &PlainRequest) -> Option<LoopbackCall> {
         let (worker, peer) = (&self.client.worker, &self.client.peer);
-        let Some(FoundFunction {
+        let FoundFunction {
             function,
             path_offset,
-        }) = find_function(&self.client, &plain)
-        else {
-            return Some(TaskStep::Answer(plain));
-        };
-        if let Some(sent) = fast_path::send_plain(worker, peer, &plain, &function, path_offset) {
-            return self.begin_memory_call(state, plain, sent);
-        }
+        } = find_function(&self.client, plain)?;
         if fast_path::uses_shared_memory(worker, &function) {
-            return Some(TaskStep::Answer(plain));
+            return None;
         }
-        let draft = LoopbackDraft::new(worker, peer, &plain, &function, path_offset);
-        match draft.and_then(|draft| draft.connect_idle(worker, peer, &plain)) {
-            Some(call) => self.begin_call(state, plain, call),
-            None => return Some(TaskStep::Answer(plain)),
-        }
-        None
+        let draft = LoopbackDraft::new(worker, peer, plain, &function, path_offset)?;
+        draft.connect_idle(worker, peer, plain)
     }
 
     /// Begins a call, which is written at the end of this round of events.
@@ -69,17 +65,14 @@ impl InlineConnection {
         self.event_loop()
             .attach(open.exchange.socket(), self.clone());
         self.event_loop().flush_later(self.clone());
-        self.begin_wait(state, WaitingCall::AtOwnPort(open));
+        let wait = self.event_loop().begin_wait(self.clone());
+        state.call = Some(InlineCall { open, wait });
     }
 
     /// Writes the request of the open call. Returns what the loop leaves to the task: a long one, or
     /// a connection that has failed.
     pub(super) fn write_request(&self, state: &mut InlineState) -> Option<TaskStep> {
-        let is_written = match state.waiting_call()? {
-            WaitingCall::AtOwnPort(call) => call.exchange.try_write(),
-            WaitingCall::InMemory(_) => true,
-        };
-        match is_written {
+        match state.call.as_mut()?.open.exchange.try_write() {
             true => None,
             false => self.leave_call(state),
         }

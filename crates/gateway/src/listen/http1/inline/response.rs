@@ -6,7 +6,7 @@ use std::rc::Rc;
 use bytes::{Buf, Bytes};
 
 use super::TaskStep;
-use super::connection::{InlineConnection, InlineState, WaitingCall};
+use super::connection::{InlineConnection, InlineState};
 use crate::event_loop::Readiness;
 use crate::listen::http1::own_port_call::{CallResponse, ShortResponse};
 use crate::transport::Arrived;
@@ -18,10 +18,7 @@ impl InlineConnection {
         state: &mut InlineState,
         readiness: Readiness,
     ) -> Option<TaskStep> {
-        let Some(WaitingCall::AtOwnPort(call)) = state.waiting_call() else {
-            return None;
-        };
-        let exchange = &mut call.exchange;
+        let exchange = &mut state.call.as_mut()?.open.exchange;
         match exchange.try_read() {
             Ok(Arrived::Response) => self.take_response(state),
             // The task reads the end, too.
@@ -32,7 +29,7 @@ impl InlineConnection {
             }
             Ok(Arrived::PartOfHead) => None,
             Err(error) => {
-                let call = self.take_own_port_call(state)?;
+                let call = self.take_call(state)?;
                 Some(TaskStep::Finish(call.fail(error)))
             }
         }
@@ -41,21 +38,13 @@ impl InlineConnection {
     /// Ends the call with a short response, which is written at the end of this round of events. Any
     /// other one is the task's.
     fn take_response(self: &Rc<Self>, state: &mut InlineState) -> Option<TaskStep> {
-        let call = self.take_own_port_call(state)?;
-        match call.take_response(&self.client) {
-            CallResponse::Short(response) => {
-                self.respond_later(state, response);
-                None
-            }
-            CallResponse::Long(response) => Some(TaskStep::Finish(response)),
+        match self.take_call(state)?.take_response(&self.client) {
+            CallResponse::Short(response) => state.response = Some(response),
+            CallResponse::Long(response) => return Some(TaskStep::Finish(response)),
         }
-    }
-
-    /// Has the response written at the end of this round of events.
-    pub(super) fn respond_later(self: &Rc<Self>, state: &mut InlineState, response: ShortResponse) {
-        state.response = Some(response);
         self.event_loop().note_inline_call();
         self.event_loop().flush_later(self.clone());
+        None
     }
 
     /// Writes the response. Returns what the loop leaves to the task.
