@@ -44,17 +44,49 @@ async fn deploy_chain(server: &TestServer, placement: &str) {
 
 /// Allowed processors of the threads of a process, each list once; see proc_pid_status(5).
 fn allowed_processors(pid: i32) -> BTreeSet<String> {
+    threads_of(pid)
+        .into_iter()
+        .map(|thread| thread.processors)
+        .collect()
+}
+
+struct ProcessThread {
+    name: String,
+    processors: String,
+}
+
+fn threads_of(pid: i32) -> Vec<ProcessThread> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten()
         .flatten();
-    let list = |path: std::path::PathBuf| {
+    let read = |path: std::path::PathBuf| {
         let status = fs::read_to_string(path.join("status")).ok()?;
-        status
-            .lines()
-            .find_map(|line| Some(line.strip_prefix("Cpus_allowed_list:")?.trim().to_owned()))
+        let field = |name: &str| {
+            let mut values = status.lines().filter_map(|line| line.strip_prefix(name));
+            Some(values.next()?.trim().to_owned())
+        };
+        Some(ProcessThread {
+            name: field("Name:")?,
+            processors: field("Cpus_allowed_list:")?,
+        })
     };
-    tasks.filter_map(|task| list(task.path())).collect()
+    tasks.filter_map(|task| read(task.path())).collect()
+}
+
+/// Allowed processors of the gateway's serving threads, in order.
+fn gateway_processors(server: &TestServer) -> Vec<String> {
+    let threads = threads_of(server.pid() as i32).into_iter();
+    let is_serving = |name: &str| {
+        name.strip_prefix("gateway-")
+            .is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    let mut processors: Vec<_> = threads
+        .filter(|thread| is_serving(&thread.name))
+        .map(|thread| thread.processors)
+        .collect();
+    processors.sort();
+    processors
 }
 
 /// Processors of the chain's threads.
@@ -118,6 +150,33 @@ async fn core_puts_every_thread_of_the_chain_on_the_processor_that_the_node_name
     server.wait_available("second", 2).await;
     eventually("so are those of an instance that comes later", async || {
         runs_as_decided(&server).await
+    })
+    .await;
+}
+
+/// The thread that serves the calls of a chain's instances runs on the chain's processor, until no such
+/// instance is left.
+#[tokio::test]
+async fn one_thread_of_the_gateway_follows_its_chain() {
+    nearpath_testkit::need_root!();
+    if has_one_processor() {
+        nearpath_testkit::skip!("one processor: nothing is moved");
+    }
+    let server = TestServer::start().await;
+    let before = gateway_processors(&server);
+    deploy_chain(&server, "core").await;
+    let mut followers = 0;
+    eventually("a thread follows", async || {
+        let core = decided_processor(&server).map(|core| core.to_string());
+        let now = gateway_processors(&server);
+        followers = now.iter().filter(|one| core.as_ref() == Some(one)).count();
+        followers > 0
+    })
+    .await;
+    assert_eq!(followers, 1, "the others serve callers outside");
+    server.scale("first", 0).await;
+    eventually("it runs everywhere again", async || {
+        gateway_processors(&server) == before
     })
     .await;
 }

@@ -25,7 +25,7 @@ struct ThreadTable {
     /// Listeners that came before the first thread.
     waiting: Vec<ChainListener>,
     /// Threads of chains, by security domain.
-    homes: HashMap<String, ChainHome>,
+    chains: HashMap<String, ChainThread>,
 }
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ struct GatewayThread {
 
 /// Thread of a chain, while it has listeners.
 #[derive(Debug, Default)]
-struct ChainHome {
+struct ChainThread {
     /// `None` before the first thread.
     thread: Option<OwnThread>,
     listeners: usize,
@@ -108,8 +108,8 @@ impl GatewayThreads {
         let socket = listener.socket.try_clone()?;
         let mut table = self.table();
         if let Some(domain) = &domain {
-            let home = table.homes.entry(domain.clone()).or_default();
-            home.listeners += 1;
+            let chain = table.chains.entry(domain.clone()).or_default();
+            chain.listeners += 1;
         }
         table.push(ChainListener {
             listener,
@@ -143,18 +143,18 @@ impl ThreadTable {
     fn push(&mut self, one: ChainListener) {
         self.threads.retain(|thread| !thread.listeners.is_closed());
         let domain = one.domain.as_ref();
-        let home = domain.and_then(|domain| self.homes.get_mut(domain));
-        let home_thread = home.as_ref().and_then(|home| home.thread);
-        let at_home = self.threads.iter().find(|one| Some(one.id) == home_thread);
-        let thread = at_home.or_else(|| self.threads.get(self.next % self.threads.len().max(1)));
+        let chain = domain.and_then(|domain| self.chains.get_mut(domain));
+        let chain_thread = chain.as_ref().and_then(|chain| chain.thread);
+        let known = self.threads.iter().find(|one| Some(one.id) == chain_thread);
+        let thread = known.or_else(|| self.threads.get(self.next % self.threads.len().max(1)));
         let Some(thread) = thread else {
             return self.waiting.push(one);
         };
-        if at_home.is_none() {
+        if known.is_none() {
             self.next = self.next.wrapping_add(1);
         }
-        if let Some(home) = home {
-            home.thread = Some(thread.id);
+        if let Some(chain) = chain {
+            chain.thread = Some(thread.id);
         }
         if let Err(unserved) = thread.listeners.send(one.listener) {
             end_listener(&unserved.0.socket); // the thread has just ended
@@ -162,20 +162,20 @@ impl ThreadTable {
     }
 
     fn domains_of(&self, thread: OwnThread) -> Vec<String> {
-        let homes = self.homes.iter();
-        homes
-            .filter(|(_, home)| home.thread == Some(thread))
+        let chains = self.chains.iter();
+        chains
+            .filter(|(_, chain)| chain.thread == Some(thread))
             .map(|(domain, _)| domain.clone())
             .collect()
     }
 
     fn forget_listener(&mut self, domain: &str) {
-        let Some(home) = self.homes.get_mut(domain) else {
+        let Some(chain) = self.chains.get_mut(domain) else {
             return;
         };
-        home.listeners -= 1;
-        if home.listeners == 0 {
-            self.homes.remove(domain);
+        chain.listeners -= 1;
+        if chain.listeners == 0 {
+            self.chains.remove(domain);
         }
     }
 }

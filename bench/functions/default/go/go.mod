@@ -1,3 +1,3 @@
 module handler
 
-go 1.21
+go 1.26

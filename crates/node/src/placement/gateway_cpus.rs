@@ -81,9 +81,10 @@ impl GatewayCpus {
                 .decision
                 .decide_cpu(shared, &sum_loads(&domains, loads), cores);
             taken.extend(to);
-            if placed.placed_on != to {
+            let from = std::mem::replace(&mut placed.placed_on, to);
+            if from != to {
                 thread.keep_on(&all, to);
-                placed.placed_on = to;
+                tracing::info!(?domains, from, to, "the processor of a gateway thread");
             }
         }
     }

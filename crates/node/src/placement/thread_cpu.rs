@@ -79,7 +79,7 @@ mod tests {
     use super::super::{AWAY_ROUNDS, FunctionLoad};
     use super::*;
 
-    const HOME: usize = 1;
+    const CHAIN_CPU: usize = 1;
 
     /// Calls a second that a chain answers with the thread on its processor, and on all.
     #[derive(Debug, Clone, Copy)]
@@ -101,7 +101,7 @@ mod tests {
                 } else {
                     self.apart
                 };
-                last = thread.decide_cpu(Some(HOME), &load(calls), &cores);
+                last = thread.decide_cpu(Some(CHAIN_CPU), &load(calls), &cores);
                 cpus.push(last);
             }
             cpus
@@ -125,7 +125,7 @@ mod tests {
     }
 
     fn near_rounds(cpus: &[Option<usize>]) -> usize {
-        cpus.iter().filter(|cpu| **cpu == Some(HOME)).count()
+        cpus.iter().filter(|cpu| **cpu == Some(CHAIN_CPU)).count()
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
             let moves = cpus.windows(2).filter(|pair| pair[0] != pair[1]).count();
             let trials = (AWAY_ROUNDS.1 / AWAY_ROUNDS.0).ilog2() as usize + 2 + 2_000 / AWAY_ROUNDS.1 as usize;
             prop_assert!(moves <= 2 * trials);
-            prop_assert!(cpus.iter().flatten().all(|cpu| *cpu == HOME));
+            prop_assert!(cpus.iter().flatten().all(|cpu| *cpu == CHAIN_CPU));
         }
     }
 }
