@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::Pid;
@@ -56,20 +56,40 @@ impl OwnThread {
         Self(gettid())
     }
 
-    /// Returns its CPU time so far; `None` once it has ended.
-    pub fn cpu_time(self) -> Option<Duration> {
-        // Time on a processor in nanoseconds comes first ("sched-stats", the kernel's documentation).
-        let statistics =
-            fs::read_to_string(format!("/proc/self/task/{}/schedstat", self.0)).ok()?;
-        let nanoseconds = statistics.split_ascii_whitespace().next()?.parse().ok()?;
-        Some(Duration::from_nanos(nanoseconds))
+    /// Returns its times so far; `None` once it has ended, or if the kernel keeps none.
+    pub fn times(self) -> Option<ThreadTimes> {
+        // Nanoseconds on a processor, then those in its queue ("sched-stats", the kernel's documentation).
+        let statistics = fs::read_to_string(self.folder().join("schedstat")).ok()?;
+        let mut fields = statistics.split_ascii_whitespace();
+        let mut next = || Some(Duration::from_nanos(fields.next()?.parse().ok()?));
+        Some(ThreadTimes {
+            cpu: next()?,
+            waited: next()?,
+        })
     }
 
-    /// Keeps it on one of `all` processors; `None`: lets it run on all of them. A thread that has ended
-    /// needs neither.
-    pub fn keep_on(self, all: &[usize], only: Option<usize>) {
-        let _ = sched_setaffinity(Some(self.0), &cpu_set(all, only));
+    /// Restricts it to one of the `allowed` processors; `None`: it may use all of them.
+    ///
+    /// # Errors
+    /// If it has ended, or the processor does not exist any more.
+    pub fn set_affinity(self, allowed: &[usize], only: Option<usize>) -> io::Result<()> {
+        // The kernel would take the id of another process's thread, too.
+        fs::metadata(self.folder())?;
+        Ok(sched_setaffinity(Some(self.0), &cpu_set(allowed, only))?)
     }
+
+    fn folder(self) -> PathBuf {
+        format!("/proc/self/task/{}", self.0).into()
+    }
+}
+
+/// Times of a thread since its start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ThreadTimes {
+    /// On a processor.
+    pub cpu: Duration,
+    /// Ready to run, but without a processor.
+    pub waited: Duration,
 }
 
 /// Reads the usage of every processor.
@@ -245,11 +265,19 @@ mod tests {
         let thread = OwnThread::current();
         let own = || sched_getaffinity(None).unwrap();
         for only in [all.last().copied(), None] {
-            thread.keep_on(&all, only);
+            thread.set_affinity(&all, only).unwrap();
             assert_eq!(own(), cpu_set(&all, only));
         }
-        let before = thread.cpu_time().unwrap();
-        while thread.cpu_time().unwrap() == before {}
+        let before = thread.times().unwrap();
+        while thread.times().unwrap().cpu == before.cpu {}
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_has_no_times_and_no_affinity() {
+        let ended = std::thread::spawn(OwnThread::current).join().unwrap();
+        // The kernel removes it a moment after the join.
+        nearpath_testkit::eventually_blocking("it is gone", || ended.times().is_none());
+        assert!(ended.set_affinity(&allowed_cpus().unwrap(), None).is_err());
     }
 
     #[test]

@@ -13,7 +13,11 @@ use nearpath_types::{Eip, InnerListener};
 use rustix::net::Shutdown;
 use tokio::sync::mpsc;
 
-/// Distributes listeners among the gateway's threads. Those of a chain are on one thread.
+/// Listeners of a chain that are on its thread. Further ones go to all threads in turn: a large chain
+/// needs more than one.
+const MAX_LISTENERS_ON_CHAIN_THREAD: usize = 8;
+
+/// Distributes listeners among the gateway's threads. Those of a small chain are on one thread.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GatewayThreads(Arc<Mutex<ThreadTable>>);
 
@@ -129,7 +133,9 @@ impl GatewayThreads {
             thread: thread.id,
             domains: table.domains_of(thread.id),
         };
-        let threads = table.threads.iter().map(chains_of);
+        let living = table.threads.iter();
+        let living = living.filter(|thread| !thread.listeners.is_closed());
+        let threads = living.map(chains_of);
         threads.filter(|one| !one.domains.is_empty()).collect()
     }
 
@@ -144,6 +150,7 @@ impl ThreadTable {
         self.threads.retain(|thread| !thread.listeners.is_closed());
         let domain = one.domain.as_ref();
         let chain = domain.and_then(|domain| self.chains.get_mut(domain));
+        let chain = chain.filter(|chain| chain.listeners <= MAX_LISTENERS_ON_CHAIN_THREAD);
         let chain_thread = chain.as_ref().and_then(|chain| chain.thread);
         let known = self.threads.iter().find(|one| Some(one.id) == chain_thread);
         let thread = known.or_else(|| self.threads.get(self.next % self.threads.len().max(1)));
@@ -245,6 +252,17 @@ mod tests {
         assert_eq!(threads.list_chains().len(), 2);
         drop(first);
         assert_eq!(threads.list_chains().len(), 1);
+    }
+
+    #[test]
+    fn a_large_chain_has_listeners_on_all_threads() {
+        let threads = GatewayThreads::default();
+        let mut received = [add_thread(&threads), add_thread(&threads)];
+        let _served: Vec<_> = (2..22)
+            .map(|caller| listener(&threads, caller, Some("a")))
+            .collect();
+        let [first, second] = received.each_mut().map(callers);
+        assert_eq!((first.len(), second.len()), (14, 6));
     }
 
     #[test]

@@ -149,7 +149,7 @@ impl GatewayControl for ControlHandle {
 
     fn prepare_disk_thread(&self) {
         cores::set_own_batch_policy(false);
-        OwnThread::current().keep_on(&self.allowed_cpus, None);
+        let _ = OwnThread::current().set_affinity(&self.allowed_cpus, None); // only speed depends on it
     }
 
     fn domain_sockets(&self) -> Option<mpsc::UnboundedReceiver<OwnedFd>> {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use nearpath_types::policy::ChainPlacement;
 use nearpath_types::{
     DesiredFunction, EgressSpec, Eip, FunctionPolicy, FunctionSpec, InstanceResources, quantity,
 };
@@ -200,7 +201,9 @@ impl InstanceFactory {
             folder: PathBuf::new(), // set once the artifact exists
             tmp_dir: tmp,
             dispatch_socket: None,
-            domain: policy.domain(&spec.id()),
+            placed_domain: policy
+                .domain(&spec.id())
+                .filter(|_| policy.placement != ChainPlacement::Spread),
             local_gateway: None,
             gateway_listener: None,
             environment,

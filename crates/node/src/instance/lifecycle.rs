@@ -295,7 +295,7 @@ impl Lifecycle {
     /// Spawns the task that has the gateway serve its listener inside the instance.
     fn spawn_listener_task(&self, socket: OwnedFd) -> InstanceTask {
         let (eip, threads) = (self.spec.eip, self.context.gateway_threads.clone());
-        let domain = self.spec.domain.clone();
+        let domain = self.spec.placed_domain.clone();
         let (logs, function, id) = (
             self.context.logs.clone(),
             self.spec.function.clone(),

@@ -45,8 +45,8 @@ pub struct InstanceSpec {
     pub tmp_dir: PathBuf,
     /// Socket to its domain, visible at [`DISPATCH_PATH`].
     pub dispatch_socket: Option<PathBuf>,
-    /// Security domain of its chain.
-    pub domain: Option<String>,
+    /// Security domain of its chain, if the node may place the chain.
+    pub placed_domain: Option<String>,
     /// Loopback address that the name `gateway` resolves to, instead of the gateway's.
     pub local_gateway: Option<Ipv4Addr>,
     /// Address inside at which the gateway itself listens.

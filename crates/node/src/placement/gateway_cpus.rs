@@ -3,35 +3,77 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use nearpath_kernel::cores::{self, OwnThread};
+use nearpath_kernel::cores::{self, OwnThread, ThreadTimes};
 
-use super::{ChainCpu, ChainLoad, CpuLoad, ThreadCpu};
+use super::{ChainCpu, ChainLoad, CpuLoad, ThreadCpu, ThreadLoad};
 use crate::gateway_threads::{GatewayThreads, ThreadChains};
 
 /// Threads of the gateway that serve calls between functions.
 #[derive(Default)]
 pub(super) struct GatewayCpus {
     threads: GatewayThreads,
-    placed: HashMap<OwnThread, PlacedThread>,
+    records: HashMap<OwnThread, ThreadRecord>,
     /// CPU time of this process at the last measurement.
     process_time: Duration,
 }
 
 /// A thread at the last measurement.
 #[derive(Default)]
-struct PlacedThread {
+struct ThreadRecord {
     decision: ThreadCpu,
-    placed_on: Option<usize>,
-    cpu_time: Duration,
+    /// Its only processor.
+    cpu: Option<usize>,
+    /// Security domain of the chain that it follows.
+    followed: Option<String>,
+    times: ThreadTimes,
+    /// Times since the measurement before.
+    spent: ThreadTimes,
 }
 
-impl PlacedThread {
-    /// Returns its CPU time since the last call.
-    fn take_time(&mut self, thread: OwnThread) -> Duration {
-        let now = thread.cpu_time().unwrap_or_default();
-        let last = std::mem::replace(&mut self.cpu_time, now);
-        now.saturating_sub(last)
+impl ThreadRecord {
+    fn new(thread: OwnThread) -> Self {
+        Self {
+            times: thread.times().unwrap_or_default(),
+            ..Self::default()
+        }
     }
+
+    fn measure(&mut self, thread: OwnThread) {
+        let now = thread.times().unwrap_or(self.times);
+        let last = std::mem::replace(&mut self.times, now);
+        self.spent = ThreadTimes {
+            cpu: now.cpu.saturating_sub(last.cpu),
+            waited: now.waited.saturating_sub(last.waited),
+        };
+    }
+
+    fn load(&self, seconds: f64) -> ThreadLoad {
+        ThreadLoad {
+            used: self.spent.cpu.as_secs_f64() / seconds,
+            waited: self.spent.waited.as_secs_f64() / seconds,
+        }
+    }
+
+    fn move_to(&mut self, thread: OwnThread, allowed: &[usize], cpu: Option<usize>) {
+        if self.cpu == cpu || thread.set_affinity(allowed, cpu).is_err() {
+            return;
+        }
+        tracing::info!(
+            from = self.cpu,
+            to = cpu,
+            domain = self.followed,
+            "the processor of a gateway thread"
+        );
+        self.cpu = cpu;
+    }
+}
+
+/// A chain that a thread may follow.
+struct FollowedChain {
+    domain: String,
+    cpu: usize,
+    /// CPU time of its functions since the last round, in processors.
+    used: f64,
 }
 
 impl GatewayCpus {
@@ -42,80 +84,95 @@ impl GatewayCpus {
         }
     }
 
-    /// Returns the CPU time of this process on each of these processors since the last call, as far as
-    /// it is known: threads that were not placed may have run on any.
-    pub(super) fn take_times(&mut self, cpus: &[usize]) -> BTreeMap<usize, Duration> {
+    /// Measures the threads. Returns the CPU time of this process on each of these processors since the
+    /// last call, as far as it is known: threads without a processor of their own may have run on any.
+    pub(super) fn measure(&mut self, cpus: &[usize]) -> BTreeMap<usize, Duration> {
+        for ThreadChains { thread, .. } in self.threads.list_chains() {
+            let record = || ThreadRecord::new(thread);
+            self.records.entry(thread).or_insert_with(record);
+        }
         let now = cores::process_time();
         let last = std::mem::replace(&mut self.process_time, now);
-        let mut unplaced = now.saturating_sub(last);
+        let mut elsewhere = now.saturating_sub(last);
         let mut times = BTreeMap::new();
-        for (thread, placed) in &mut self.placed {
-            let used = placed.take_time(*thread);
-            if let Some(cpu) = placed.placed_on {
-                unplaced = unplaced.saturating_sub(used);
-                *times.entry(cpu).or_default() += used;
+        for (thread, record) in &mut self.records {
+            record.measure(*thread);
+            if let Some(cpu) = record.cpu {
+                elsewhere = elsewhere.saturating_sub(record.spent.cpu);
+                *times.entry(cpu).or_default() += record.spent.cpu;
             }
         }
         for cpu in cpus {
-            *times.entry(*cpu).or_default() += unplaced / cpus.len() as u32;
+            *times.entry(*cpu).or_default() += elsewhere / cpus.len() as u32;
         }
         times
     }
 
-    /// Decides on the processor of each thread, and moves it. At most one thread gets a processor:
-    /// two would wait for each other there.
+    /// Decides on the processor of each thread, and moves it. At most one thread follows to a
+    /// processor: two would wait for each other there. `seconds` have passed since the last round.
     pub(super) fn place_threads(
         &mut self,
         chain_cpus: &BTreeMap<String, ChainCpu>,
         loads: &BTreeMap<&str, ChainLoad>,
         cores: &[CpuLoad],
+        seconds: f64,
     ) {
-        let all: Vec<_> = cores.iter().map(|core| core.cpu).collect();
+        let allowed: Vec<_> = cores.iter().map(|core| core.cpu).collect();
         let serving = self.threads.list_chains();
-        self.release_others(&serving, &all);
+        self.release_others(&serving, &allowed);
+        let follow = |one: ThreadChains| {
+            let last = self.records.get(&one.thread)?.followed.as_deref();
+            let chain = chain_to_follow(&one.domains, last, chain_cpus, loads);
+            Some((one.thread, chain))
+        };
+        let mut threads: Vec<_> = serving.into_iter().filter_map(follow).collect();
+        let used = |chain: &Option<FollowedChain>| chain.as_ref().map_or(0.0, |chain| chain.used);
+        threads.sort_by(|(_, a), (_, b)| used(b).total_cmp(&used(a)));
         let mut taken = HashSet::new();
-        for ThreadChains { thread, domains } in serving {
-            let shared = shared_cpu(&domains, chain_cpus).filter(|cpu| !taken.contains(cpu));
-            let placed = self.placed.entry(thread).or_default();
-            let to = placed
-                .decision
-                .decide_cpu(shared, &sum_loads(&domains, loads), cores);
-            taken.extend(to);
-            let from = std::mem::replace(&mut placed.placed_on, to);
-            if from != to {
-                thread.keep_on(&all, to);
-                tracing::info!(?domains, from, to, "the processor of a gateway thread");
-            }
+        for (thread, chain) in threads {
+            let Some(record) = self.records.get_mut(&thread) else {
+                continue;
+            };
+            // Also while the thread is not there: another one must not take turns with it.
+            let chain = chain.filter(|chain| taken.insert(chain.cpu));
+            let chain_cpu = chain.as_ref().map(|chain| chain.cpu);
+            record.followed = chain.map(|chain| chain.domain);
+            let load = record.load(seconds);
+            let cpu = record.decision.decide_cpu(chain_cpu, load, cores);
+            record.move_to(thread, &allowed, cpu);
         }
     }
 
     /// Lets threads that serve no chain any more run on all processors.
-    fn release_others(&mut self, serving: &[ThreadChains], all: &[usize]) {
-        self.placed.retain(|thread, placed| {
+    fn release_others(&mut self, serving: &[ThreadChains], allowed: &[usize]) {
+        self.records.retain(|thread, record| {
             let serves = serving.iter().any(|one| one.thread == *thread);
-            if !serves && placed.placed_on.is_some() {
-                thread.keep_on(all, None);
+            if !serves {
+                record.move_to(*thread, allowed, None);
             }
             serves
         });
     }
 }
 
-/// Returns the processor that all these chains share, if they do.
-fn shared_cpu(domains: &[String], chain_cpus: &BTreeMap<String, ChainCpu>) -> Option<usize> {
-    let mut cpus = domains
-        .iter()
-        .map(|domain| chain_cpus.get(domain).and_then(ChainCpu::cpu));
-    let first = cpus.next()??;
-    cpus.all(|cpu| cpu == Some(first)).then_some(first)
-}
-
-fn sum_loads(domains: &[String], loads: &BTreeMap<&str, ChainLoad>) -> ChainLoad {
-    let loads = domains.iter().filter_map(|domain| loads.get(&**domain));
-    let functions = loads.flat_map(|load| &load.functions);
-    ChainLoad {
-        functions: functions.map(|(id, load)| (id.clone(), *load)).collect(),
-    }
+/// Returns the placed chain that has used the most CPU time; the last one, if none has used any. Where
+/// nothing measures instances, there is none.
+fn chain_to_follow(
+    domains: &[String],
+    last: Option<&str>,
+    chain_cpus: &BTreeMap<String, ChainCpu>,
+    loads: &BTreeMap<&str, ChainLoad>,
+) -> Option<FollowedChain> {
+    let placed = domains.iter().filter_map(|domain| {
+        Some(FollowedChain {
+            domain: domain.clone(),
+            cpu: chain_cpus.get(domain)?.cpu()?,
+            used: loads.get(&**domain).map_or(0.0, ChainLoad::used),
+        })
+    });
+    placed
+        .filter(|chain| chain.used > 0.0 || Some(&*chain.domain) == last)
+        .max_by(|a, b| a.used.total_cmp(&b.used))
 }
 
 #[cfg(test)]
@@ -125,6 +182,7 @@ mod tests {
     use nearpath_types::policy::ChainPlacement;
     use nearpath_types::{Eip, InnerListener};
 
+    use super::super::FunctionLoad;
     use super::*;
 
     fn idle_core(cpu: usize) -> CpuLoad {
@@ -147,19 +205,28 @@ mod tests {
         chain
     }
 
+    fn used(function: &str, used: f64) -> ChainLoad {
+        let load = FunctionLoad { used, calls: 1.0 };
+        ChainLoad {
+            functions: [(function.parse().unwrap(), load)].into(),
+        }
+    }
+
     #[test]
-    fn a_thread_follows_its_chains_if_they_share_a_processor() {
-        let chain_cpus = [("a", 0), ("b", 1), ("c", 1)]
+    fn a_thread_follows_the_chain_that_uses_most() {
+        let chain_cpus: BTreeMap<_, _> = [("a", 0), ("b", 1)]
             .map(|(domain, cpu)| (domain.to_owned(), chain_on(cpu)))
             .into();
-        let shared = |domains: &[&str]| {
-            let domains: Vec<_> = domains.iter().map(|one| (*one).to_owned()).collect();
-            shared_cpu(&domains, &chain_cpus)
+        let followed = |a: f64, b: f64, last: Option<&str>| {
+            let loads = [("a", used("f", a)), ("b", used("g", b))].into();
+            let domains = ["a", "b", "spread"].map(str::to_owned);
+            let chain = chain_to_follow(&domains, last, &chain_cpus, &loads);
+            chain.map(|chain| (chain.domain, chain.cpu))
         };
-        assert_eq!(shared(&["a"]), Some(0));
-        assert_eq!(shared(&["b", "c"]), Some(1));
-        assert_eq!(shared(&["a", "b"]), None);
-        assert_eq!(shared(&["b", "spread"]), None);
+        assert_eq!(followed(0.1, 0.2, Some("a")), Some(("b".to_owned(), 1)));
+        assert_eq!(followed(0.0, 0.0, Some("a")), Some(("a".to_owned(), 0)));
+        assert_eq!(followed(0.0, 0.0, Some("spread")), None);
+        assert_eq!(followed(0.0, 0.0, None), None);
     }
 
     #[test]
@@ -180,13 +247,15 @@ mod tests {
         let cores = [first, second].map(idle_core);
         chain.apply_policy(ChainPlacement::Core, &cores);
         let chain_cpus = [("a".to_owned(), chain)].into();
+        let loads = [("a", used("f", 0.1))].into();
         let allowed = || cores::allowed_cpus().unwrap(); // of this thread
-        gateway.place_threads(&chain_cpus, &BTreeMap::new(), &cores);
+        gateway.measure(&[first, second]);
+        gateway.place_threads(&chain_cpus, &loads, &cores, 1.0);
         assert_eq!(allowed(), [first]);
-        let times = gateway.take_times(&[first, second]);
+        let times = gateway.measure(&[first, second]);
         assert!(times[&first] >= times[&second]);
         drop(served);
-        gateway.place_threads(&chain_cpus, &BTreeMap::new(), &cores);
+        gateway.place_threads(&chain_cpus, &loads, &cores, 1.0);
         assert_eq!(allowed(), [first, second]);
     }
 }

@@ -21,7 +21,7 @@ use nearpath_types::FunctionId;
 use nearpath_types::policy::ChainPlacement;
 
 use pause::Pause;
-pub use thread_cpu::ThreadCpu;
+pub use thread_cpu::{ThreadCpu, ThreadLoad};
 
 /// Maximum load at which a chain may get a processor, as a share of one.
 pub const MAX_SMALL_SHARE: f64 = 0.5;
@@ -273,9 +273,12 @@ impl ChainCpu {
     }
 }
 
-/// Returns whether a chain or its processor has no CPU time left.
+/// Returns whether a chain or its processor has no CPU time left. The platform's thread leaves a full
+/// processor by itself, before the chain does.
 fn is_full(number: usize, load: &ChainLoad, cores: &[CpuLoad]) -> bool {
-    load.used() >= MAX_SHARED_SHARE || busy_share(number, cores) >= MIN_BUSY_TO_LEAVE
+    let core = cores.iter().find(|core| core.cpu == number);
+    let beside_platform = core.map_or(0.0, |core| core.busy - core.platform);
+    load.used() >= MAX_SHARED_SHARE || beside_platform >= MIN_BUSY_TO_LEAVE
 }
 
 /// Returns whether other programs keep a chain's processor busy.

@@ -145,7 +145,7 @@ impl PlacementState {
         self.retain_living(chains);
         // Also without an earlier measurement: it is the base of the next one.
         let usage = self.measure_usage(chains);
-        let platform_times = self.gateway.take_times(&self.allowed_cpus);
+        let platform_times = self.gateway.measure(&self.allowed_cpus);
         // The first measurement has no interval yet.
         let Some((elapsed, old)) = since else {
             return self.apply_policies(chains);
@@ -164,7 +164,7 @@ impl PlacementState {
         self.decide_cpus(chains, &loads);
         self.move_instances(chains);
         self.gateway
-            .place_threads(&self.chain_cpus, &loads, &self.cpu_loads(""));
+            .place_threads(&self.chain_cpus, &loads, &self.cpu_loads(""), seconds);
     }
 
     fn decide_cpus(&mut self, chains: &ThreadsByChain, loads: &BTreeMap<&str, ChainLoad>) {

@@ -299,10 +299,16 @@ fn other_programs_end_a_stay_and_the_platform_does_not() {
         })
     };
     let load = load_of(&[("one", 0.5, 10_000.0)]);
+    let full = load_of(&[("one", 0.85, 10_000.0)]);
     let mut other = chain_cpu.clone();
     for has_trial in [false, true] {
-        chain_cpu.decide_cpu(ChainPlacement::Auto, &load, &cores(0.3));
+        chain_cpu.decide_cpu(ChainPlacement::Auto, &full, &cores(0.1));
         assert_eq!(chain_cpu.trial.is_some(), has_trial);
+    }
+    let mut beside_platform = other.clone();
+    for _ in 0..100 {
+        let cpu = beside_platform.decide_cpu(ChainPlacement::Auto, &load, &cores(0.5));
+        assert_eq!(cpu, Some(here), "the platform's thread leaves first");
     }
     assert_eq!(
         other.decide_cpu(ChainPlacement::Auto, &load, &cores(0.05)),

@@ -1,74 +1,76 @@
-//! Processor of a gateway thread: that of its chains, unless they answer more calls without it.
+//! Processor of a gateway thread: that of the chain whose calls load it most, while it does not wait
+//! there.
 //!
-//! A call between unmodified functions passes the gateway. On the processor of both functions its
-//! wake-ups cost a fifth. Once that processor is full, the thread is tried on all of them for a round,
-//! as [`ChainCpu`](super::ChainCpu) is.
+//! A call between unmodified functions passes the gateway. On the processor of these functions its
+//! wake-ups cost a fifth. The thread also serves callers outside, so it leaves a processor that has
+//! no time for it, whoever takes that time.
 
 use super::pause::Pause;
-use super::{
-    CALM_ROUNDS, ChainLoad, CpuLoad, FULL_ROUNDS, MIN_BUSY_TO_LEAVE, MIN_SHARED_CALLS,
-    MIN_SPREAD_GAIN, SETTLED_ROUNDS, busy_share,
-};
+use super::{CALM_ROUNDS, CpuLoad, MAX_BUSY_TO_JOIN, SETTLED_ROUNDS, busy_share};
+
+/// Share of the time that a thread may wait for its processor. Beyond it, its callers wait, too.
+const MAX_WAITED_SHARE: f64 = 0.25;
+
+/// Load of a gateway thread since the last round.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ThreadLoad {
+    /// CPU time, in processors.
+    pub used: f64,
+    /// Share of the time in which it could have run, but waited for a processor.
+    pub waited: f64,
+}
 
 /// Processor of a gateway thread, and its history.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ThreadCpu {
-    /// Runs on all processors, because its chains answered more calls so.
-    is_apart: bool,
-    /// Consecutive rounds in which the chains' processor was full, or was not.
-    full_rounds: u32,
+    cpu: Option<usize>,
+    /// Consecutive rounds on this processor, or with room for it there.
     calm_rounds: u32,
     pause: Pause,
-    /// Load before the round that tries the other placement.
-    trial: Option<ChainLoad>,
 }
 
 impl ThreadCpu {
-    /// Decides on the processor; `None` for all. `shared` is the processor of all its chains, and
-    /// `load` theirs since the last round.
+    /// Decides on the processor; `None` for all. `chain_cpu` is that of the chain that it may follow.
     pub fn decide_cpu(
         &mut self,
-        shared: Option<usize>,
-        load: &ChainLoad,
+        chain_cpu: Option<usize>,
+        load: ThreadLoad,
         cores: &[CpuLoad],
     ) -> Option<usize> {
         self.pause.tick();
-        let Some(cpu) = shared else {
-            // The chains are tried elsewhere, or spread.
-            (self.trial, self.full_rounds, self.calm_rounds) = (None, 0, 0);
-            return None;
+        self.cpu = match (chain_cpu, self.cpu) {
+            (Some(chain), Some(cpu)) if cpu == chain => self.stay_or_leave(cpu, load),
+            (Some(chain), _) => self.join(chain, load, cores),
+            (None, _) => None,
         };
-        self.count_round(busy_share(cpu, cores) >= MIN_BUSY_TO_LEAVE);
-        match self.trial.take() {
-            Some(before) => self.end_trial(&before, load),
-            None if self.is_apart && self.calm_rounds >= CALM_ROUNDS => self.is_apart = false,
-            None if self.full_rounds >= FULL_ROUNDS && self.pause.is_over() => {
-                self.trial = Some(load.clone());
-            }
-            None => {}
-        }
-        let is_apart = self.is_apart != self.trial.is_some();
-        (!is_apart).then_some(cpu)
+        self.cpu
     }
 
-    fn count_round(&mut self, is_full: bool) {
-        (self.full_rounds, self.calm_rounds) = match is_full {
-            true => (self.full_rounds.saturating_add(1), 0),
-            false => (0, self.calm_rounds.saturating_add(1)),
-        };
+    fn stay_or_leave(&mut self, cpu: usize, load: ThreadLoad) -> Option<usize> {
+        if load.waited > MAX_WAITED_SHARE {
+            self.calm_rounds = 0;
+            self.pause.begin_doubled();
+            return None;
+        }
+        self.calm_rounds = self.calm_rounds.saturating_add(1);
         if self.calm_rounds >= SETTLED_ROUNDS {
             self.pause.reset_length();
         }
+        Some(cpu)
     }
 
-    fn end_trial(&mut self, before: &ChainLoad, load: &ChainLoad) {
-        let mut changes = load.changes_since(before);
-        let is_kept = match self.is_apart {
-            false => changes.any(|factor| factor >= MIN_SPREAD_GAIN),
-            true => changes.all(|factor| factor >= MIN_SHARED_CALLS),
+    /// Follows the chain after the pause, or earlier if its processor has room.
+    fn join(&mut self, cpu: usize, load: ThreadLoad, cores: &[CpuLoad]) -> Option<usize> {
+        let has_room = busy_share(cpu, cores) + load.used <= MAX_BUSY_TO_JOIN;
+        self.calm_rounds = match has_room {
+            true => self.calm_rounds.saturating_add(1),
+            false => 0,
         };
-        self.is_apart ^= is_kept;
-        self.pause.begin_doubled();
+        let joins = self.pause.is_over() || self.calm_rounds >= CALM_ROUNDS;
+        joins.then(|| {
+            self.calm_rounds = 0;
+            cpu
+        })
     }
 }
 
@@ -76,116 +78,92 @@ impl ThreadCpu {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{AWAY_ROUNDS, FunctionLoad};
+    use super::super::AWAY_ROUNDS;
     use super::*;
 
     const CHAIN_CPU: usize = 1;
+    /// A thread with little to do.
+    const CALM: ThreadLoad = ThreadLoad {
+        used: 0.2,
+        waited: 0.02,
+    };
 
-    /// Calls a second that a chain answers with the thread on its processor, and on all.
-    #[derive(Debug, Clone, Copy)]
-    struct AnsweredCalls {
-        near: f64,
-        apart: f64,
-        busy: f64,
-    }
-
-    impl AnsweredCalls {
-        /// Runs several rounds; returns the processor after each.
-        fn run_rounds(self, thread: &mut ThreadCpu, rounds: usize) -> Vec<Option<usize>> {
-            let cores = [0.1, self.busy].into_iter().enumerate();
-            let cores: Vec<_> = cores.map(|(cpu, busy)| core(cpu, busy)).collect();
-            let (mut cpus, mut last) = (Vec::new(), None);
-            for _ in 0..rounds {
-                let calls = if last.is_some() {
-                    self.near
-                } else {
-                    self.apart
-                };
-                last = thread.decide_cpu(Some(CHAIN_CPU), &load(calls), &cores);
-                cpus.push(last);
-            }
-            cpus
-        }
-    }
-
-    fn core(cpu: usize, busy: f64) -> CpuLoad {
-        CpuLoad {
+    fn cores(busy: f64) -> [CpuLoad; 2] {
+        [(0, 0.1), (CHAIN_CPU, busy)].map(|(cpu, busy)| CpuLoad {
             cpu,
             busy,
             platform: 0.0,
             chains: 1,
+        })
+    }
+
+    /// A processor whose other load leaves too little time for the thread. Returns the rounds in which
+    /// the thread was on it.
+    fn rounds_on_full_cpu(thread: &mut ThreadCpu, busy_without: f64, rounds: usize) -> usize {
+        let mut on_it = 0;
+        for _ in 0..rounds {
+            let (busy, waited) = match thread.cpu {
+                Some(_) => (1.0, 0.4),
+                None => (busy_without, 0.0),
+            };
+            let load = ThreadLoad { used: 0.4, waited };
+            let cpu = thread.decide_cpu(Some(CHAIN_CPU), load, &cores(busy));
+            on_it += usize::from(cpu.is_some());
+        }
+        on_it
+    }
+
+    #[test]
+    fn a_thread_follows_a_chain_while_it_does_not_wait() {
+        let mut thread = ThreadCpu::default();
+        for _ in 0..1_000 {
+            // One caller in a closed loop: the processor is full, and nobody waits.
+            let cpu = thread.decide_cpu(Some(CHAIN_CPU), CALM, &cores(0.98));
+            assert_eq!(cpu, Some(CHAIN_CPU));
+        }
+        assert_eq!(thread.decide_cpu(Some(0), CALM, &cores(0.5)), Some(0));
+        assert_eq!(thread.decide_cpu(None, CALM, &cores(0.5)), None);
+    }
+
+    #[test]
+    fn a_thread_that_waits_leaves_and_its_returns_become_rare() {
+        for busy_without in [0.7, 1.0] {
+            let mut thread = ThreadCpu::default();
+            let on_it = rounds_on_full_cpu(&mut thread, busy_without, 1_000);
+            assert!((2..15).contains(&on_it), "{on_it}");
         }
     }
 
-    fn load(calls: f64) -> ChainLoad {
-        let one = FunctionLoad { used: 0.5, calls };
-        ChainLoad {
-            functions: [("one".parse().unwrap(), one)].into(),
+    #[test]
+    fn a_thread_returns_soon_when_its_chains_processor_has_room() {
+        let mut thread = ThreadCpu::default();
+        rounds_on_full_cpu(&mut thread, 1.0, 1_000);
+        while thread.cpu.is_some() {
+            rounds_on_full_cpu(&mut thread, 1.0, 1);
         }
-    }
-
-    fn near_rounds(cpus: &[Option<usize>]) -> usize {
-        cpus.iter().filter(|cpu| **cpu == Some(CHAIN_CPU)).count()
-    }
-
-    #[test]
-    fn a_thread_follows_its_chains_while_their_processor_has_room() {
-        let calm = AnsweredCalls {
-            near: 5_000.0,
-            apart: 5_000.0,
-            busy: 0.7,
-        };
-        let mut thread = ThreadCpu::default();
-        assert_eq!(near_rounds(&calm.run_rounds(&mut thread, 1_000)), 1_000);
-        assert_eq!(thread.decide_cpu(None, &load(1.0), &[]), None);
-        assert_eq!(thread.decide_cpu(Some(0), &load(1.0), &[]), Some(0));
-    }
-
-    #[test]
-    fn a_full_processor_is_left_only_for_more_calls() {
-        let full = AnsweredCalls {
-            near: 5_000.0,
-            apart: 3_800.0,
-            busy: 0.95,
-        };
-        let mut thread = ThreadCpu::default();
-        assert!(near_rounds(&full.run_rounds(&mut thread, 1_000)) >= 990);
-        let gains = AnsweredCalls {
-            near: 16_000.0,
-            apart: 20_000.0,
-            busy: 1.0,
-        };
-        let mut thread = ThreadCpu::default();
-        assert!(near_rounds(&gains.run_rounds(&mut thread, 1_000)) <= 10);
-        let later = AnsweredCalls { busy: 0.5, ..gains };
-        let cpus = later.run_rounds(&mut thread, 10);
-        assert_eq!(near_rounds(&cpus), 10 + 1 - CALM_ROUNDS as usize);
-    }
-
-    #[test]
-    fn a_wrong_trial_is_corrected_under_the_same_load() {
-        let full = AnsweredCalls {
-            near: 5_000.0,
-            apart: 3_800.0,
-            busy: 0.95,
-        };
-        let mut thread = ThreadCpu {
-            is_apart: true,
-            ..ThreadCpu::default()
-        };
-        assert!(near_rounds(&full.run_rounds(&mut thread, 100)) >= 95);
+        let returned = (0..CALM_ROUNDS)
+            .map(|_| thread.decide_cpu(Some(CHAIN_CPU), CALM, &cores(0.1)))
+            .last();
+        assert_eq!(returned, Some(Some(CHAIN_CPU)));
     }
 
     proptest! {
-        /// Whatever the load does, trials become rare, and only the chains' processor is chosen.
+        /// Whatever the loads are, the thread is on its chain's processor or on all. Without room there,
+        /// it moves rarely.
         #[test]
-        fn a_thread_moves_rarely_under_steady_load(near in 10.0f64..1e5, apart in 10.0f64..1e5, busy in 0.9f64..=1.0) {
-            let calls = AnsweredCalls { near, apart, busy };
-            let cpus = calls.run_rounds(&mut ThreadCpu::default(), 2_000);
+        fn a_thread_moves_rarely(
+            rounds in prop::collection::vec((0.0f64..1.0, 0.0f64..1.0), 2_000),
+        ) {
+            let (mut thread, mut cpus) = (ThreadCpu::default(), Vec::new());
+            for (used, waited) in rounds {
+                let cpu = thread.decide_cpu(Some(CHAIN_CPU), ThreadLoad { used, waited }, &cores(0.9));
+                prop_assert!(cpu.is_none_or(|cpu| cpu == CHAIN_CPU));
+                cpus.push(cpu);
+            }
             let moves = cpus.windows(2).filter(|pair| pair[0] != pair[1]).count();
-            let trials = (AWAY_ROUNDS.1 / AWAY_ROUNDS.0).ilog2() as usize + 2 + 2_000 / AWAY_ROUNDS.1 as usize;
-            prop_assert!(moves <= 2 * trials);
-            prop_assert!(cpus.iter().flatten().all(|cpu| *cpu == CHAIN_CPU));
+            let doublings = (AWAY_ROUNDS.1 / AWAY_ROUNDS.0).ilog2() as usize + 1;
+            let resets = cpus.len() / SETTLED_ROUNDS as usize;
+            prop_assert!(moves <= 2 * (doublings + cpus.len() / AWAY_ROUNDS.1 as usize + resets));
         }
     }
 }
