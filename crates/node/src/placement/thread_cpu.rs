@@ -117,7 +117,7 @@ mod tests {
     fn a_thread_follows_a_chain_while_it_does_not_wait() {
         let mut thread = ThreadCpu::default();
         for _ in 0..1_000 {
-            // One caller in a closed loop: the processor is full, and nobody waits.
+            // One caller in a closed loop: the processor is full, and no thread waits.
             let cpu = thread.decide_cpu(Some(CHAIN_CPU), CALM, &cores(0.98));
             assert_eq!(cpu, Some(CHAIN_CPU));
         }
