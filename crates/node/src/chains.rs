@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nearpath_types::policy::ChainPlacement;
 use nearpath_types::{FunctionId, FunctionPolicy};
 
 /// New policies by function; `None` for one that is gone.
@@ -17,8 +16,6 @@ pub(crate) struct ChainIndex {
     policies: BTreeMap<FunctionId, Arc<FunctionPolicy>>,
     by_domain: BTreeMap<String, BTreeSet<FunctionId>>,
     by_chain: BTreeMap<String, BTreeSet<FunctionId>>,
-    /// Functions that let the node choose a processor.
-    placed: BTreeSet<FunctionId>,
 }
 
 /// Domains and chains with a function that changed.
@@ -48,9 +45,6 @@ impl ChainIndex {
         for (index, key) in keyed(&mut self.by_domain, &mut self.by_chain, id, policy) {
             index.entry(key).or_default().insert(id.clone());
         }
-        if policy.placement != ChainPlacement::Spread {
-            self.placed.insert(id.clone());
-        }
         touched.add(id, policy);
     }
 
@@ -64,7 +58,6 @@ impl ChainIndex {
                 index.remove(&key);
             }
         }
-        self.placed.remove(id);
         touched.add(id, policy);
     }
 
@@ -92,11 +85,6 @@ impl ChainIndex {
         chain: &str,
     ) -> impl Iterator<Item = (&FunctionId, &FunctionPolicy)> {
         self.with_policies(self.by_chain.get(chain))
-    }
-
-    /// Returns whether any function lets the node choose a processor.
-    pub(crate) fn needs_placement(&self) -> bool {
-        !self.placed.is_empty()
     }
 
     fn with_policies<'a>(
@@ -138,7 +126,7 @@ fn chain_key(id: &FunctionId, policy: &FunctionPolicy) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_types::policy::ChainDelivery;
+    use nearpath_types::policy::{ChainDelivery, ChainPlacement};
     use proptest::prelude::*;
 
     fn any_policy() -> impl Strategy<Value = Option<Arc<FunctionPolicy>>> {

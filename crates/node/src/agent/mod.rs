@@ -5,12 +5,12 @@
 //! in the instances' own tasks.
 
 mod allocations;
-mod chain_threads;
 mod function_changes;
 mod function_state;
 mod instance_factory;
 mod instance_record;
 mod instance_table;
+mod placed_groups;
 mod publisher;
 mod retry_queue;
 
@@ -149,7 +149,7 @@ impl NodeAgent {
                 () = sleep_until(self.next_placement), if self.has_placements || self.needs_placement() => {
                     self.next_placement = tokio::time::Instant::now() + PLACEMENT_INTERVAL;
                     self.has_placements = self.needs_placement(); // else this round ends them
-                    self.placer.measure_and_place(self.chain_threads());
+                    self.placer.measure_and_place(self.placed_groups());
                 }
             }
         }
@@ -401,8 +401,10 @@ impl NodeAgent {
             function.record_ready(record);
         }
         // At once, not at the next interval: a new instance would run elsewhere for 2 s.
-        if self.needs_placement() {
-            self.placer.apply_policies(self.chain_threads());
+        let record = self.instances.get(id);
+        let chain = record.map(|record| self.chain_of(record));
+        if let Some(chain) = chain.filter(|chain| !chain.is_empty()) {
+            self.placer.apply_policies(chain);
         }
     }
 

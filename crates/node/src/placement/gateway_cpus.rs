@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nearpath_kernel::cores::{self, OwnThread, ThreadTimes};
 
+use super::group::PlacementGroup;
 use super::{ChainCpu, ChainLoad, CpuLoad, ThreadCpu, ThreadLoad};
 use crate::gateway_threads::{GatewayThreads, ThreadChains};
 
@@ -112,8 +113,8 @@ impl GatewayCpus {
     /// processor: two would wait for each other there. `seconds` have passed since the last round.
     pub(super) fn place_threads(
         &mut self,
-        chain_cpus: &BTreeMap<String, ChainCpu>,
-        loads: &BTreeMap<&str, ChainLoad>,
+        chain_cpus: &BTreeMap<PlacementGroup, ChainCpu>,
+        loads: &BTreeMap<&PlacementGroup, ChainLoad>,
         cores: &[CpuLoad],
         seconds: f64,
     ) {
@@ -160,14 +161,15 @@ impl GatewayCpus {
 fn chain_to_follow(
     domains: &[String],
     last: Option<&str>,
-    chain_cpus: &BTreeMap<String, ChainCpu>,
-    loads: &BTreeMap<&str, ChainLoad>,
+    chain_cpus: &BTreeMap<PlacementGroup, ChainCpu>,
+    loads: &BTreeMap<&PlacementGroup, ChainLoad>,
 ) -> Option<FollowedChain> {
     let placed = domains.iter().filter_map(|domain| {
+        let group = PlacementGroup::Chain(domain.clone());
         Some(FollowedChain {
             domain: domain.clone(),
-            cpu: chain_cpus.get(domain)?.cpu()?,
-            used: loads.get(&**domain).map_or(0.0, ChainLoad::used),
+            cpu: chain_cpus.get(&group)?.cpu()?,
+            used: loads.get(&group).map_or(0.0, ChainLoad::used),
         })
     });
     placed
@@ -205,6 +207,10 @@ mod tests {
         chain
     }
 
+    fn group(domain: &str) -> PlacementGroup {
+        PlacementGroup::Chain(domain.to_owned())
+    }
+
     fn used(function: &str, used: f64) -> ChainLoad {
         let load = FunctionLoad { used, calls: 1.0 };
         ChainLoad {
@@ -215,10 +221,11 @@ mod tests {
     #[test]
     fn a_thread_follows_the_chain_that_uses_most() {
         let chain_cpus: BTreeMap<_, _> = [("a", 0), ("b", 1)]
-            .map(|(domain, cpu)| (domain.to_owned(), chain_on(cpu)))
+            .map(|(domain, cpu)| (group(domain), chain_on(cpu)))
             .into();
         let followed = |a: f64, b: f64, last: Option<&str>| {
-            let loads = [("a", used("f", a)), ("b", used("g", b))].into();
+            let groups = ["a", "b"].map(group);
+            let loads = [(&groups[0], used("f", a)), (&groups[1], used("g", b))].into();
             let domains = ["a", "b", "spread"].map(str::to_owned);
             let chain = chain_to_follow(&domains, last, &chain_cpus, &loads);
             chain.map(|chain| (chain.domain, chain.cpu))
@@ -246,8 +253,9 @@ mod tests {
         let mut chain = ChainCpu::default();
         let cores = [first, second].map(idle_core);
         chain.apply_policy(ChainPlacement::Core, &cores);
-        let chain_cpus = [("a".to_owned(), chain)].into();
-        let loads = [("a", used("f", 0.1))].into();
+        let chain_cpus = [(group("a"), chain)].into();
+        let loaded = group("a");
+        let loads = [(&loaded, used("f", 0.1))].into();
         let allowed = || cores::allowed_cpus().unwrap(); // of this thread
         gateway.measure(&[first, second]);
         gateway.place_threads(&chain_cpus, &loads, &cores, 1.0);

@@ -5,10 +5,12 @@
 //! [`ChainCpu::decide_cpu`] is called periodically with the load of the chain and the processors.
 //! It assigns a processor to a small chain. When that gets full, short calls are tried for one round
 //! on all processors, and the placement with more calls stays. Other chains leave at once. After each
-//! leave or trial the next one comes later. The gateway's thread for the calls of a chain follows it
+//! leave or trial the next one comes later. A function without a chain is a chain of its own, but only
+//! while its calls are short: between them it may use all processors. The gateway's thread for the calls of a chain follows it
 //! ([`ThreadCpu`]). [`placer`] measures and moves.
 
 mod gateway_cpus;
+pub(crate) mod group;
 mod pause;
 pub(crate) mod placer;
 #[cfg(test)]
@@ -57,6 +59,8 @@ pub const MIN_COMPARED_SHARE: f64 = 0.02;
 /// Consecutive full rounds before a trial of all processors: its base must not be the beginning of a
 /// load.
 pub const FULL_ROUNDS: u32 = 2;
+/// Consecutive rounds without short calls after which a function alone may use all processors again.
+pub const MAX_IDLE_ROUNDS: u32 = 8;
 /// Rounds from a trial of all processors to the next one. It costs little: the chain wakes itself
 /// across processors for one round.
 pub const TRIAL_PAUSE_ROUNDS: u32 = 16;
@@ -88,6 +92,11 @@ impl ChainLoad {
     /// Returns the CPU time of all functions, in processors.
     pub fn used(&self) -> f64 {
         self.functions.values().map(|one| one.used).sum()
+    }
+
+    /// Returns whether it is one function, which shares its processor with the gateway at most.
+    fn is_alone(&self) -> bool {
+        self.functions.len() == 1
     }
 
     /// Returns whether all calls that matter are short.
@@ -135,6 +144,8 @@ pub struct ChainCpu {
     calm_rounds: u32,
     /// Consecutive rounds in which its processor was full.
     full_rounds: u32,
+    /// Consecutive rounds on this processor without short calls.
+    idle_rounds: u32,
     /// Rounds without a move or trial.
     pause: Pause,
     /// The other placement, which this round tries.
@@ -193,7 +204,7 @@ impl ChainCpu {
                 (Some(number), _) if has_foreign_load(number, load, cores) => self.make_way(load),
                 (_, Some(trial)) => self.end_trial(&trial, load),
                 (Some(number), None) if is_full => self.outgrow_cpu(number, load),
-                (Some(_), None) => self.stay_on_cpu(),
+                (Some(_), None) => self.stay_on_cpu(load),
                 (None, None) => self.wait_for_cpu(load, cores),
             }
         }
@@ -214,10 +225,18 @@ impl ChainCpu {
         self.pause.begin_doubled();
     }
 
-    fn stay_on_cpu(&mut self) {
+    fn stay_on_cpu(&mut self, load: &ChainLoad) {
         self.calm_rounds = self.calm_rounds.saturating_add(1);
         if self.calm_rounds >= SETTLED_ROUNDS {
             self.pause.reset_length();
+        }
+        self.idle_rounds = match load.has_short_calls() {
+            true => 0,
+            false => self.idle_rounds.saturating_add(1),
+        };
+        // Its next call may be a long one, with many threads.
+        if load.is_alone() && self.idle_rounds >= MAX_IDLE_ROUNDS {
+            (self.cpu, self.calm_rounds) = (None, 0);
         }
     }
 
@@ -251,10 +270,13 @@ impl ChainCpu {
     }
 
     fn wait_for_cpu(&mut self, load: &ChainLoad, cores: &[CpuLoad]) {
-        let is_small = load.used() <= MAX_SMALL_SHARE;
+        self.idle_rounds = 0;
+        let has_short_calls = load.has_short_calls();
+        // An idle function alone stays: nothing tells how long its next call is.
+        let is_small = load.used() <= MAX_SMALL_SHARE && (has_short_calls || !load.is_alone());
         // A large chain of short calls may be large because it is spread.
-        let may_try = load.used() <= MAX_TRIAL_SHARE
-            && load.has_short_calls()
+        let may_try = has_short_calls
+            && load.used() <= MAX_TRIAL_SHARE
             && foreign_share(load, cores) < MIN_FOREIGN_TO_LEAVE;
         self.calm_rounds = if is_small || may_try {
             self.calm_rounds.saturating_add(1)
@@ -265,10 +287,13 @@ impl ChainCpu {
             return;
         }
         self.calm_rounds = 0;
-        if is_small {
-            self.cpu = least_loaded(cores, MAX_BUSY_TO_JOIN);
-        } else {
-            self.begin_trial(None, least_loaded(cores, f64::INFINITY), load);
+        let free_cpu = least_loaded(cores, MAX_BUSY_TO_JOIN).filter(|_| is_small);
+        match free_cpu {
+            Some(_) => self.cpu = free_cpu,
+            None if may_try => {
+                self.begin_trial(None, least_loaded(cores, f64::INFINITY), load);
+            }
+            None => {}
         }
     }
 }

@@ -5,46 +5,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nearpath_kernel::cores::{self, CpuTicks};
-use nearpath_types::policy::ChainPlacement;
 use nearpath_types::{FunctionId, InstanceId};
 
 use super::gateway_cpus::GatewayCpus;
+use super::group::{GroupInstances, GroupMember, InstancesByGroup, PlacementGroup};
 use super::{ChainCpu, ChainLoad, CpuLoad, FunctionLoad};
 use crate::config::CallCounter;
 use crate::domain_stats::DomainStats;
 use crate::gateway_threads::GatewayThreads;
-use crate::machine::InstanceProcess;
 
 /// Interval of measurements. A chain that outgrows its processor waits up to this time.
 pub(crate) const PLACEMENT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A running instance, and its process.
-pub(crate) type ChainMember = (InstanceId, Arc<dyn InstanceProcess>);
-
-/// The running instances of a chain.
-pub(crate) struct ChainThreads {
-    pub(crate) placement: ChainPlacement,
-    /// Functions with running instances.
-    pub(crate) functions: BTreeMap<FunctionId, Vec<ChainMember>>,
-}
-
-impl ChainThreads {
-    /// Returns the effective placement: a single function has nothing to share a processor with.
-    fn placement(&self) -> ChainPlacement {
-        match self.placement {
-            ChainPlacement::Auto if self.functions.len() < 2 => ChainPlacement::Spread,
-            placement => placement,
-        }
-    }
-
-    fn members(&self) -> impl Iterator<Item = &ChainMember> {
-        self.functions.values().flatten()
-    }
-}
-
-type ThreadsByChain = BTreeMap<String, ChainThreads>;
-
-/// Places the chains of a node. Clones share their state.
+/// Places chains and functions of a node. Clones share their state.
 #[derive(Clone)]
 pub(crate) struct Placer(Arc<Mutex<PlacementState>>);
 
@@ -67,13 +40,13 @@ impl Placer {
     }
 
     /// Measures and decides anew, on a blocking thread because it reads files.
-    pub(crate) fn measure_and_place(&self, chains: ThreadsByChain) {
-        self.run_blocking(move |plan| plan.measure_and_place(&chains));
+    pub(crate) fn measure_and_place(&self, groups: InstancesByGroup) {
+        self.run_blocking(move |plan| plan.measure_and_place(&groups));
     }
 
-    /// Moves new instances to the processors of their chains.
-    pub(crate) fn apply_policies(&self, chains: ThreadsByChain) {
-        self.run_blocking(move |plan| plan.apply_policies(&chains));
+    /// Moves new instances to the processors of their groups.
+    pub(crate) fn apply_policies(&self, groups: InstancesByGroup) {
+        self.run_blocking(move |plan| plan.apply_policies(&groups));
     }
 
     fn run_blocking(&self, what: impl FnOnce(&mut PlacementState) + Send + 'static) {
@@ -88,7 +61,7 @@ impl Placer {
 struct PlacementState {
     /// Processors that the node may use.
     allowed_cpus: Vec<usize>,
-    chain_cpus: BTreeMap<String, ChainCpu>,
+    chain_cpus: BTreeMap<PlacementGroup, ChainCpu>,
     gateway_calls: CallCounter,
     memory_calls: DomainStats,
     /// Calls of each function at the last measurement.
@@ -100,6 +73,15 @@ struct PlacementState {
     busy_shares: Vec<(usize, f64)>,
     /// CPU time of this process on each processor since the last measurement, as a share.
     platform_shares: BTreeMap<usize, f64>,
+}
+
+fn move_count(counts: &mut BTreeMap<usize, u32>, from: Option<usize>, to: Option<usize>) {
+    if let Some(count) = from.and_then(|cpu| counts.get_mut(&cpu)) {
+        *count -= 1;
+    }
+    if let Some(cpu) = to {
+        *counts.entry(cpu).or_default() += 1;
+    }
 }
 
 /// Returns the load of a chain from the usage of its functions.
@@ -135,20 +117,20 @@ struct PlacedInstance {
 }
 
 impl PlacementState {
-    fn measure_and_place(&mut self, chains: &ThreadsByChain) {
+    fn measure_and_place(&mut self, groups: &InstancesByGroup) {
         let Ok(ticks) = cores::read_cpu_ticks() else {
             return;
         };
         let now = Instant::now();
         let before = self.last_ticks.replace((now, ticks));
         let since = before.map(|(at, old)| (now.duration_since(at), old));
-        self.retain_living(chains);
+        self.retain_living(groups);
         // Also without an earlier measurement: it is the base of the next one.
-        let usage = self.measure_usage(chains);
+        let usage = self.measure_usage(groups);
         let platform_times = self.gateway.measure(&self.allowed_cpus);
         // The first measurement has no interval yet.
         let Some((elapsed, old)) = since else {
-            return self.apply_policies(chains);
+            return self.apply_policies(groups);
         };
         self.busy_shares = self.busy_since(&old);
         // Two calls in quick succession must not divide by zero.
@@ -160,23 +142,31 @@ impl PlacementState {
         let usage = usage
             .into_iter()
             .map(|functions| load_of(functions, seconds));
-        let loads: BTreeMap<_, _> = chains.keys().map(String::as_str).zip(usage).collect();
-        self.decide_cpus(chains, &loads);
-        self.move_instances(chains);
+        let loads: BTreeMap<_, _> = groups.keys().zip(usage).collect();
+        self.decide_cpus(groups, &loads);
+        self.move_instances(groups);
+        let cores = self.cpu_loads(&self.count_groups(), None);
         self.gateway
-            .place_threads(&self.chain_cpus, &loads, &self.cpu_loads(""), seconds);
+            .place_threads(&self.chain_cpus, &loads, &cores, seconds);
     }
 
-    fn decide_cpus(&mut self, chains: &ThreadsByChain, loads: &BTreeMap<&str, ChainLoad>) {
-        for (domain, chain) in chains {
-            let load = &loads[domain.as_str()];
-            let cores = self.cpu_loads(domain);
-            let chain_cpu = self.chain_cpus.entry(domain.clone()).or_default();
+    fn decide_cpus(
+        &mut self,
+        groups: &InstancesByGroup,
+        loads: &BTreeMap<&PlacementGroup, ChainLoad>,
+    ) {
+        let mut counts = self.count_groups();
+        for (group, instances) in groups {
+            let mut chain_cpu = self.chain_cpus.remove(group).unwrap_or_default();
             let before = chain_cpu.cpu();
-            let after = chain_cpu.decide_cpu(chain.placement(), load, &cores);
+            let cores = self.cpu_loads(&counts, before);
+            let load = &loads[group];
+            let after = chain_cpu.decide_cpu(instances.placement, load, &cores);
+            self.chain_cpus.insert(group.clone(), chain_cpu);
             if before != after {
+                move_count(&mut counts, before, after);
                 tracing::info!(
-                    domain,
+                    domain = %group,
                     from = before,
                     to = after,
                     used = load.used(),
@@ -187,42 +177,53 @@ impl PlacementState {
     }
 
     /// Applies only what needs no measurement.
-    fn apply_policies(&mut self, chains: &ThreadsByChain) {
-        for (domain, chain) in chains {
-            let cores = self.cpu_loads(domain);
-            let chain_cpu = self.chain_cpus.entry(domain.clone()).or_default();
+    fn apply_policies(&mut self, groups: &InstancesByGroup) {
+        let mut counts = self.count_groups();
+        for (group, instances) in groups {
+            let mut chain_cpu = self.chain_cpus.remove(group).unwrap_or_default();
             let before = chain_cpu.cpu();
-            let after = chain_cpu.apply_policy(chain.placement(), &cores);
+            let cores = self.cpu_loads(&counts, before);
+            let after = chain_cpu.apply_policy(instances.placement, &cores);
+            self.chain_cpus.insert(group.clone(), chain_cpu);
             if before != after {
+                move_count(&mut counts, before, after);
                 tracing::info!(
-                    domain,
+                    domain = %group,
                     from = before,
                     to = after,
                     "the chain's processor changed by policy"
                 );
             }
         }
-        self.move_instances(chains);
+        self.move_instances(groups);
     }
 
-    fn retain_living(&mut self, chains: &ThreadsByChain) {
+    /// Counts the groups on each processor.
+    fn count_groups(&self) -> BTreeMap<usize, u32> {
+        let mut counts = BTreeMap::new();
+        for cpu in self.chain_cpus.values().filter_map(ChainCpu::cpu) {
+            *counts.entry(cpu).or_default() += 1;
+        }
+        counts
+    }
+
+    fn retain_living(&mut self, groups: &InstancesByGroup) {
         self.chain_cpus
-            .retain(|domain, _| chains.contains_key(domain));
-        let members = chains.values().flat_map(ChainThreads::members);
+            .retain(|group, _| groups.contains_key(group));
+        let members = groups.values().flat_map(GroupInstances::members);
         let alive: HashSet<_> = members.map(|(id, _)| *id).collect();
         self.instances.retain(|id, _| alive.contains(id));
     }
 
-    /// Returns what each function of each chain has used since the last measurement.
+    /// Returns what each function of each group has used since the last measurement.
     fn measure_usage(
         &mut self,
-        chains: &ThreadsByChain,
+        groups: &InstancesByGroup,
     ) -> Vec<BTreeMap<FunctionId, FunctionUsage>> {
         let last_calls = std::mem::take(&mut self.last_calls);
-        let usage_of = |(domain, chain): (&String, &ChainThreads)| {
-            let functions = chain.functions.iter().map(|(id, members)| {
-                let calls =
-                    self.gateway_calls.count(id) + self.memory_calls.answered_calls(domain, id);
+        let usage_of = |(group, instances): (&PlacementGroup, &GroupInstances)| {
+            let functions = instances.functions.iter().map(|(id, members)| {
+                let calls = self.count_calls(group, id);
                 self.last_calls.insert(id.clone(), calls);
                 let usage = FunctionUsage {
                     cpu_time: self.used_time(members),
@@ -235,12 +236,20 @@ impl PlacementState {
             });
             functions.collect()
         };
-        chains.iter().map(usage_of).collect()
+        groups.iter().map(usage_of).collect()
+    }
+
+    fn count_calls(&self, group: &PlacementGroup, id: &FunctionId) -> u64 {
+        let in_memory = match group {
+            PlacementGroup::Chain(domain) => self.memory_calls.answered_calls(domain, id),
+            PlacementGroup::Function(_) => 0,
+        };
+        self.gateway_calls.count(id) + in_memory
     }
 
     /// Returns the CPU time of a function since the last measurement. New instances count from the
     /// next one on.
-    fn used_time(&mut self, members: &[ChainMember]) -> Duration {
+    fn used_time(&mut self, members: &[GroupMember]) -> Duration {
         let mut sum = Duration::ZERO;
         for (id, process) in members {
             let instance = self.instances.entry(*id).or_default();
@@ -266,37 +275,30 @@ impl PlacementState {
         both.map(share).collect()
     }
 
-    /// Returns the processor loads as a chain sees them.
-    fn cpu_loads(&self, domain: &str) -> Vec<CpuLoad> {
+    /// Returns the processor loads as a group on `own` sees them. `counts` are the groups on each.
+    fn cpu_loads(&self, counts: &BTreeMap<usize, u32>, own: Option<usize>) -> Vec<CpuLoad> {
         let busy = |number| {
             self.busy_shares
                 .iter()
                 .find(|(other, _)| *other == number)
                 .map_or(0.0, |(_, busy)| *busy)
         };
-        let others = || {
-            self.chain_cpus
-                .iter()
-                .filter(|(other, _)| *other != domain)
-                .filter_map(|(_, chain_cpu)| chain_cpu.cpu())
-        };
-        let chains_on = |number| others().filter(|other| *other == number).count() as u32;
         self.allowed_cpus
             .iter()
             .map(|&number| CpuLoad {
                 cpu: number,
                 busy: busy(number),
                 platform: self.platform_shares.get(&number).copied().unwrap_or(0.0),
-                chains: chains_on(number),
+                chains: counts.get(&number).copied().unwrap_or(0) - u32::from(own == Some(number)),
             })
             .collect()
     }
 
-    /// Moves instances to their chain's processor. An ended one needs no move.
-    fn move_instances(&mut self, chains: &ThreadsByChain) {
-        for (domain, chain) in chains {
-            let to = self.chain_cpus.get(domain).and_then(ChainCpu::cpu);
-            for (id, process) in chain.members() {
+    /// Moves instances to their group's processor. An ended one needs no move.
+    fn move_instances(&mut self, groups: &InstancesByGroup) {
+        for (group, instances) in groups {
+            let to = self.chain_cpus.get(group).and_then(ChainCpu::cpu);
+            for (id, process) in instances.members() {
                 let instance = self.instances.entry(*id).or_default();
                 if instance.placed_on != to {
                     // An error means that the instance has ended meanwhile.

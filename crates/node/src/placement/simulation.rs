@@ -5,8 +5,8 @@ use nearpath_types::policy::ChainPlacement;
 use proptest::prelude::*;
 
 use super::{
-    AWAY_ROUNDS, CALM_ROUNDS, ChainCpu, ChainLoad, CpuLoad, FunctionLoad, MAX_SHARED_SHARE,
-    MAX_TRIAL_SHARE, SETTLED_ROUNDS, TRIAL_PAUSE_ROUNDS,
+    AWAY_ROUNDS, CALM_ROUNDS, ChainCpu, ChainLoad, CpuLoad, FunctionLoad, MAX_IDLE_ROUNDS,
+    MAX_SHARED_SHARE, MAX_TRIAL_SHARE, SETTLED_ROUNDS, TRIAL_PAUSE_ROUNDS,
 };
 
 /// Simulates the kernel's scheduler for one period.
@@ -54,7 +54,7 @@ fn run_rounds(
 
 /// Load of a chain whose calls are not counted.
 fn uncounted(used: f64) -> ChainLoad {
-    load_of(&[("one", used, 0.0)])
+    load_of(&[("one", used, 0.0), ("idle", 0.0, 0.0)])
 }
 
 /// Load of functions, by name, CPU time and calls.
@@ -212,7 +212,10 @@ impl ShortCalls {
             platform: 0.0,
             chains: 0,
         });
-        (load_of(&[("one", used, calls)]), loads.collect())
+        (
+            load_of(&[("one", used, calls), ("idle", 0.0, 0.0)]),
+            loads.collect(),
+        )
     }
 
     /// Runs several rounds; returns the processor after each.
@@ -392,6 +395,49 @@ fn one_processor_is_kept_only_if_each_function_keeps_its_calls() {
         let place = chain_cpu.decide_cpu(ChainPlacement::Auto, &shared, &idle);
         assert_eq!(place.is_some(), is_kept, "{second}");
     }
+}
+
+#[test]
+fn a_function_alone_is_placed_while_its_calls_are_short() {
+    let idle = idle_cpus(2);
+    let mut chain_cpu = ChainCpu::default();
+    let mut decide = |load: &ChainLoad, rounds: u32| {
+        let cpus = (0..rounds).map(|_| chain_cpu.decide_cpu(ChainPlacement::Auto, load, &idle));
+        cpus.collect::<Vec<_>>()
+    };
+    let unused = load_of(&[("alone", 0.0, 0.0)]);
+    let long_calls = load_of(&[("alone", 0.3, 10.0)]);
+    for load in [&unused, &long_calls] {
+        assert!(decide(load, 100).iter().all(Option::is_none));
+    }
+    let short_calls = load_of(&[("alone", 0.3, 10_000.0)]);
+    let cpus = decide(&short_calls, 100);
+    assert!(cpus[CALM_ROUNDS as usize - 1..].iter().all(Option::is_some));
+    let cpus = decide(&unused, MAX_IDLE_ROUNDS);
+    assert_eq!(
+        cpus.iter().filter(|cpu| cpu.is_none()).count(),
+        1,
+        "the last round"
+    );
+    assert!(decide(&short_calls, CALM_ROUNDS).last().unwrap().is_some());
+    assert_eq!(decide(&load_of(&[("alone", 0.9, 100.0)]), 1), [None]);
+}
+
+#[test]
+fn a_small_function_is_tried_on_one_cpu_of_a_busy_machine() {
+    // The gateway and its callers keep both processors busy.
+    let busy = [0, 1].map(|cpu| CpuLoad {
+        cpu,
+        busy: 1.0,
+        platform: 0.7,
+        chains: 0,
+    });
+    let mut chain_cpu = ChainCpu::default();
+    for calls in [90_000.0, 90_000.0, 91_000.0, 91_000.0] {
+        let load = load_of(&[("alone", 0.45, calls)]);
+        chain_cpu.decide_cpu(ChainPlacement::Auto, &load, &busy);
+    }
+    assert!(chain_cpu.cpu().is_some() && chain_cpu.trial.is_none());
 }
 
 #[test]

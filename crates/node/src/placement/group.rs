@@ -1,0 +1,58 @@
+//! Instances by what is placed together.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use nearpath_types::policy::ChainPlacement;
+use nearpath_types::{FunctionId, InstanceId};
+
+use crate::machine::InstanceProcess;
+
+/// A running instance, and its process.
+pub(crate) type GroupMember = (InstanceId, Arc<dyn InstanceProcess>);
+
+/// Functions that are placed together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum PlacementGroup {
+    /// A chain, by its security domain.
+    Chain(String),
+    /// A function without a chain.
+    Function(FunctionId),
+}
+
+impl fmt::Display for PlacementGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Chain(domain) => f.write_str(domain),
+            Self::Function(id) => write!(f, "function {id}"),
+        }
+    }
+}
+
+/// The running instances of a group.
+pub(crate) struct GroupInstances {
+    pub(super) placement: ChainPlacement,
+    /// Functions with running instances. A sleeping one has no thread to share a processor with.
+    pub(super) functions: BTreeMap<FunctionId, Vec<GroupMember>>,
+}
+
+impl GroupInstances {
+    pub(crate) fn new(placement: ChainPlacement) -> Self {
+        Self {
+            placement,
+            functions: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, function: &FunctionId, member: GroupMember) {
+        let members = self.functions.entry(function.clone()).or_default();
+        members.push(member);
+    }
+
+    pub(super) fn members(&self) -> impl Iterator<Item = &GroupMember> {
+        self.functions.values().flatten()
+    }
+}
+
+pub(crate) type InstancesByGroup = BTreeMap<PlacementGroup, GroupInstances>;
