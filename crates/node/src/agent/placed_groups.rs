@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use nearpath_types::InstanceState;
 use nearpath_types::policy::ChainPlacement;
 
 use super::NodeAgent;
@@ -11,7 +12,7 @@ use crate::placement::group::{GroupInstances, InstancesByGroup, PlacementGroup};
 impl NodeAgent {
     /// Returns whether anything runs that could be placed.
     pub(super) fn needs_placement(&self) -> bool {
-        !self.instances.is_empty()
+        self.placer.has_choice() && !self.instances.is_empty()
     }
 
     /// Returns the running instances of each chain and of each function alone.
@@ -39,6 +40,11 @@ impl NodeAgent {
                 continue;
             };
             let group = self.group_of(record);
+            // The start of an instance needs all processors, and its CPU time is not that of calls.
+            let is_alone = matches!(group, PlacementGroup::Function(_));
+            if is_alone && record.state != InstanceState::Ready {
+                continue;
+            }
             let placement = || self.placement_of(&group);
             let instances = groups
                 .entry(group.clone())

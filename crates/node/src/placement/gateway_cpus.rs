@@ -215,6 +215,7 @@ mod tests {
         let load = FunctionLoad { used, calls: 1.0 };
         ChainLoad {
             functions: [(function.parse().unwrap(), load)].into(),
+            is_alone: false,
         }
     }
 

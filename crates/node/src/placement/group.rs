@@ -32,7 +32,7 @@ impl fmt::Display for PlacementGroup {
 
 /// The running instances of a group.
 pub(crate) struct GroupInstances {
-    pub(super) placement: ChainPlacement,
+    placement: ChainPlacement,
     /// Functions with running instances. A sleeping one has no thread to share a processor with.
     pub(super) functions: BTreeMap<FunctionId, Vec<GroupMember>>,
 }
@@ -48,6 +48,19 @@ impl GroupInstances {
     pub(crate) fn add(&mut self, function: &FunctionId, member: GroupMember) {
         let members = self.functions.entry(function.clone()).or_default();
         members.push(member);
+    }
+
+    /// Returns the effective placement. A single function of a chain has nothing to share a processor
+    /// with, and several instances of a function are meant to run beside each other.
+    pub(super) fn placement(&self, group: &PlacementGroup) -> ChainPlacement {
+        let may_be_placed = match group {
+            PlacementGroup::Chain(_) => self.functions.len() > 1,
+            PlacementGroup::Function(_) => self.members().count() == 1,
+        };
+        match self.placement {
+            ChainPlacement::Auto if !may_be_placed => ChainPlacement::Spread,
+            placement => placement,
+        }
     }
 
     pub(super) fn members(&self) -> impl Iterator<Item = &GroupMember> {

@@ -5,8 +5,8 @@
 //! [`ChainCpu::decide_cpu`] is called periodically with the load of the chain and the processors.
 //! It assigns a processor to a small chain. When that gets full, short calls are tried for one round
 //! on all processors, and the placement with more calls stays. Other chains leave at once. After each
-//! leave or trial the next one comes later. A function without a chain is a chain of its own, but only
-//! while its calls are short: between them it may use all processors. The gateway's thread for the calls of a chain follows it
+//! leave or trial the next one comes later. A function without a chain is a chain of its own. It gets
+//! a processor only by a trial in which its calls cost less, and keeps it while they are short. The gateway's thread for the calls of a chain follows it
 //! ([`ThreadCpu`]). [`placer`] measures and moves.
 
 mod gateway_cpus;
@@ -44,7 +44,14 @@ pub const SETTLED_ROUNDS: u32 = 64;
 pub const MIN_FOREIGN_TO_LEAVE: f64 = 0.3;
 /// CPU time of a function for one call, in seconds, above which its wake-ups cost little, and a trial
 /// of its chain could gain nothing.
-pub const MAX_TRIAL_CALL_SECONDS: f64 = 500e-6;
+pub const MAX_SHORT_CALL_SECONDS: f64 = 500e-6;
+/// The same for a function without a chain. Between others, only its own threads wake each other.
+pub const MAX_LONE_CALL_SECONDS: f64 = 200e-6;
+/// Part of the CPU time of its calls that a function without a chain may need on one processor. Some
+/// runtimes gain nothing there, and all of them see only one processor.
+pub const MAX_LONE_CALL_COST: f64 = 0.9;
+/// CPU time of a function without a chain, in processors, above which one cannot be enough.
+pub const MAX_LONE_TRIAL_SHARE: f64 = 1.2;
 /// CPU time of a chain, in processors, above which one processor cannot be enough, although its calls
 /// would cost less there.
 pub const MAX_TRIAL_SHARE: f64 = 2.0;
@@ -59,7 +66,8 @@ pub const MIN_COMPARED_SHARE: f64 = 0.02;
 /// Consecutive full rounds before a trial of all processors: its base must not be the beginning of a
 /// load.
 pub const FULL_ROUNDS: u32 = 2;
-/// Consecutive rounds without short calls after which a function alone may use all processors again.
+/// Consecutive rounds without short calls after which a function without a chain may use all processors
+/// again.
 pub const MAX_IDLE_ROUNDS: u32 = 8;
 /// Rounds from a trial of all processors to the next one. It costs little: the chain wakes itself
 /// across processors for one round.
@@ -76,8 +84,8 @@ pub struct FunctionLoad {
 
 impl FunctionLoad {
     /// Returns whether a call costs so little that its wake-ups matter.
-    fn has_short_calls(self) -> bool {
-        self.calls > 0.0 && self.used / self.calls <= MAX_TRIAL_CALL_SECONDS
+    fn has_calls_up_to(self, seconds: f64) -> bool {
+        self.calls > 0.0 && self.used / self.calls <= seconds
     }
 }
 
@@ -86,6 +94,8 @@ impl FunctionLoad {
 pub struct ChainLoad {
     /// Its functions with running instances.
     pub functions: BTreeMap<FunctionId, FunctionLoad>,
+    /// It is a function without a chain.
+    pub is_alone: bool,
 }
 
 impl ChainLoad {
@@ -94,18 +104,23 @@ impl ChainLoad {
         self.functions.values().map(|one| one.used).sum()
     }
 
-    /// Returns whether it is one function, which shares its processor with the gateway at most.
-    fn is_alone(&self) -> bool {
-        self.functions.len() == 1
-    }
-
     /// Returns whether all calls that matter are short.
     fn has_short_calls(&self) -> bool {
         let mut loaded = self
             .functions
             .values()
             .filter(|one| one.used >= MIN_COMPARED_SHARE);
-        loaded.all(|one| one.has_short_calls()) && self.used() >= MIN_COMPARED_SHARE
+        let most = match self.is_alone {
+            true => MAX_LONE_CALL_SECONDS,
+            false => MAX_SHORT_CALL_SECONDS,
+        };
+        loaded.all(|one| one.has_calls_up_to(most)) && self.used() >= MIN_COMPARED_SHARE
+    }
+
+    /// Returns the CPU time of a call of all functions, in seconds. Infinite without calls.
+    fn call_seconds(&self) -> f64 {
+        let calls: f64 = self.functions.values().map(|one| one.calls).sum();
+        self.used() / calls
     }
 
     /// Returns, for each function with enough calls in an earlier round, by which factor its calls
@@ -230,12 +245,12 @@ impl ChainCpu {
         if self.calm_rounds >= SETTLED_ROUNDS {
             self.pause.reset_length();
         }
-        self.idle_rounds = match load.has_short_calls() {
-            true => 0,
-            false => self.idle_rounds.saturating_add(1),
+        self.idle_rounds = match load.is_alone && !load.has_short_calls() {
+            true => self.idle_rounds.saturating_add(1),
+            false => 0,
         };
         // Its next call may be a long one, with many threads.
-        if load.is_alone() && self.idle_rounds >= MAX_IDLE_ROUNDS {
+        if self.idle_rounds >= MAX_IDLE_ROUNDS {
             (self.cpu, self.calm_rounds) = (None, 0);
         }
     }
@@ -257,10 +272,13 @@ impl ChainCpu {
     fn end_trial(&mut self, trial: &Trial, load: &ChainLoad) {
         let mut changes = load.changes_since(&trial.before);
         let is_kept = match trial.home {
-            Some(_) => changes.any(|factor| factor >= MIN_SPREAD_GAIN),
+            // It uses what one processor cannot give, or answers more calls.
+            Some(_) => !load.has_short_calls() || changes.any(|factor| factor >= MIN_SPREAD_GAIN),
             None => changes.all(|factor| factor >= MIN_SHARED_CALLS),
         };
         drop(changes);
+        let costs_less = load.call_seconds() <= MAX_LONE_CALL_COST * trial.before.call_seconds();
+        let is_kept = is_kept && (trial.home.is_some() || !load.is_alone || costs_less);
         let cpu = if is_kept { self.cpu } else { trial.home };
         (self.cpu, self.calm_rounds) = (cpu, 0);
         match cpu {
@@ -271,29 +289,30 @@ impl ChainCpu {
 
     fn wait_for_cpu(&mut self, load: &ChainLoad, cores: &[CpuLoad]) {
         self.idle_rounds = 0;
-        let has_short_calls = load.has_short_calls();
-        // An idle function alone stays: nothing tells how long its next call is.
-        let is_small = load.used() <= MAX_SMALL_SHARE && (has_short_calls || !load.is_alone());
-        // A large chain of short calls may be large because it is spread.
-        let may_try = has_short_calls
-            && load.used() <= MAX_TRIAL_SHARE
-            && foreign_share(load, cores) < MIN_FOREIGN_TO_LEAVE;
-        self.calm_rounds = if is_small || may_try {
-            self.calm_rounds.saturating_add(1)
-        } else {
-            0
+        // A function without a chain gets a processor only by a trial: nothing tells how long the next
+        // call of an idle one is.
+        let may_join = load.used() <= MAX_SMALL_SHARE && !load.is_alone;
+        let (most, rounds) = match load.is_alone {
+            true => (MAX_LONE_TRIAL_SHARE, 1),
+            false => (MAX_TRIAL_SHARE, CALM_ROUNDS),
         };
-        if !self.pause.is_over() || self.calm_rounds < CALM_ROUNDS {
+        // A large chain of short calls may be large because it is spread.
+        let may_try = load.used() <= most
+            && load.has_short_calls()
+            && foreign_share(load, cores) < MIN_FOREIGN_TO_LEAVE;
+        self.calm_rounds = match may_join || may_try {
+            true => self.calm_rounds.saturating_add(1),
+            false => 0,
+        };
+        if !self.pause.is_over() || self.calm_rounds < rounds {
             return;
         }
         self.calm_rounds = 0;
-        let free_cpu = least_loaded(cores, MAX_BUSY_TO_JOIN).filter(|_| is_small);
-        match free_cpu {
-            Some(_) => self.cpu = free_cpu,
+        match least_loaded(cores, MAX_BUSY_TO_JOIN).filter(|_| may_join) {
             None if may_try => {
                 self.begin_trial(None, least_loaded(cores, f64::INFINITY), load);
             }
-            None => {}
+            free_cpu => self.cpu = free_cpu,
         }
     }
 }

@@ -19,7 +19,10 @@ pub(crate) const PLACEMENT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Places chains and functions of a node. Clones share their state.
 #[derive(Clone)]
-pub(crate) struct Placer(Arc<Mutex<PlacementState>>);
+pub(crate) struct Placer {
+    state: Arc<Mutex<PlacementState>>,
+    has_choice: bool,
+}
 
 impl Placer {
     /// Creates a placer without placements. The first two arguments count calls: those of the gateway,
@@ -30,13 +33,15 @@ impl Placer {
         gateway_threads: GatewayThreads,
     ) -> Self {
         let allowed = cores::allowed_cpus().unwrap_or_default();
-        Self(Arc::new(Mutex::new(PlacementState {
+        let has_choice = allowed.len() > 1;
+        let state = Arc::new(Mutex::new(PlacementState {
             allowed_cpus: allowed,
             gateway_calls,
             memory_calls,
             gateway: GatewayCpus::new(gateway_threads),
             ..PlacementState::default()
-        })))
+        }));
+        Self { state, has_choice }
     }
 
     /// Measures and decides anew, on a blocking thread because it reads files.
@@ -49,8 +54,13 @@ impl Placer {
         self.run_blocking(move |plan| plan.apply_policies(&groups));
     }
 
+    /// Returns whether there is more than one processor to choose from.
+    pub(crate) fn has_choice(&self) -> bool {
+        self.has_choice
+    }
+
     fn run_blocking(&self, what: impl FnOnce(&mut PlacementState) + Send + 'static) {
-        let plan = Arc::clone(&self.0);
+        let plan = Arc::clone(&self.state);
         tokio::task::spawn_blocking(move || {
             what(&mut plan.lock().unwrap_or_else(PoisonError::into_inner))
         });
@@ -75,19 +85,39 @@ struct PlacementState {
     platform_shares: BTreeMap<usize, f64>,
 }
 
-fn move_count(counts: &mut BTreeMap<usize, u32>, from: Option<usize>, to: Option<usize>) {
-    if let Some(count) = from.and_then(|cpu| counts.get_mut(&cpu)) {
-        *count -= 1;
+/// Adds a group to its processor, or takes it away.
+fn count_group(cores: &mut [CpuLoad], cpu: Option<usize>, is_there: bool) {
+    let core = cores.iter_mut().find(|core| Some(core.cpu) == cpu);
+    if let Some(core) = core {
+        core.chains = match is_there {
+            true => core.chains + 1,
+            false => core.chains.saturating_sub(1),
+        };
     }
-    if let Some(cpu) = to {
-        *counts.entry(cpu).or_default() += 1;
+}
+
+/// Moves the load of a group between processors; `None`: all of them.
+fn move_load(cores: &mut [CpuLoad], from: Option<usize>, to: Option<usize>, used: f64) {
+    let share = used / cores.len() as f64;
+    for core in cores {
+        let part = |cpu: Option<usize>| match cpu {
+            None => share,
+            Some(cpu) if cpu == core.cpu => used,
+            Some(_) => 0.0,
+        };
+        core.busy = (core.busy + part(to) - part(from)).max(0.0);
     }
 }
 
 /// Returns the load of a chain from the usage of its functions.
-fn load_of(functions: BTreeMap<FunctionId, FunctionUsage>, seconds: f64) -> ChainLoad {
+fn load_of(
+    group: &PlacementGroup,
+    functions: BTreeMap<FunctionId, FunctionUsage>,
+    seconds: f64,
+) -> ChainLoad {
     let functions = functions.into_iter();
     ChainLoad {
+        is_alone: matches!(group, PlacementGroup::Function(_)),
         functions: functions
             .map(|(id, usage)| (id, usage.per_second(seconds)))
             .collect(),
@@ -139,15 +169,15 @@ impl PlacementState {
             .into_iter()
             .map(|(cpu, time)| (cpu, time.as_secs_f64() / seconds))
             .collect();
-        let usage = usage
-            .into_iter()
-            .map(|functions| load_of(functions, seconds));
-        let loads: BTreeMap<_, _> = groups.keys().zip(usage).collect();
+        let loads: BTreeMap<_, _> = groups
+            .keys()
+            .zip(usage)
+            .map(|(group, functions)| (group, load_of(group, functions, seconds)))
+            .collect();
         self.decide_cpus(groups, &loads);
         self.move_instances(groups);
-        let cores = self.cpu_loads(&self.count_groups(), None);
         self.gateway
-            .place_threads(&self.chain_cpus, &loads, &cores, seconds);
+            .place_threads(&self.chain_cpus, &loads, &self.cpu_loads(), seconds);
     }
 
     fn decide_cpus(
@@ -155,16 +185,17 @@ impl PlacementState {
         groups: &InstancesByGroup,
         loads: &BTreeMap<&PlacementGroup, ChainLoad>,
     ) {
-        let mut counts = self.count_groups();
+        let mut cores = self.cpu_loads();
         for (group, instances) in groups {
-            let mut chain_cpu = self.chain_cpus.remove(group).unwrap_or_default();
+            let (load, placement) = (&loads[group], instances.placement(group));
+            let chain_cpu = self.chain_cpus.entry(group.clone()).or_default();
             let before = chain_cpu.cpu();
-            let cores = self.cpu_loads(&counts, before);
-            let load = &loads[group];
-            let after = chain_cpu.decide_cpu(instances.placement, load, &cores);
-            self.chain_cpus.insert(group.clone(), chain_cpu);
+            count_group(&mut cores, before, false);
+            let after = chain_cpu.decide_cpu(placement, load, &cores);
+            count_group(&mut cores, after, true);
             if before != after {
-                move_count(&mut counts, before, after);
+                // The next group must not take the same processor for free.
+                move_load(&mut cores, before, after, load.used());
                 tracing::info!(
                     domain = %group,
                     from = before,
@@ -178,15 +209,14 @@ impl PlacementState {
 
     /// Applies only what needs no measurement.
     fn apply_policies(&mut self, groups: &InstancesByGroup) {
-        let mut counts = self.count_groups();
+        let mut cores = self.cpu_loads();
         for (group, instances) in groups {
-            let mut chain_cpu = self.chain_cpus.remove(group).unwrap_or_default();
+            let chain_cpu = self.chain_cpus.entry(group.clone()).or_default();
             let before = chain_cpu.cpu();
-            let cores = self.cpu_loads(&counts, before);
-            let after = chain_cpu.apply_policy(instances.placement, &cores);
-            self.chain_cpus.insert(group.clone(), chain_cpu);
+            count_group(&mut cores, before, false);
+            let after = chain_cpu.apply_policy(instances.placement(group), &cores);
+            count_group(&mut cores, after, true);
             if before != after {
-                move_count(&mut counts, before, after);
                 tracing::info!(
                     domain = %group,
                     from = before,
@@ -196,15 +226,6 @@ impl PlacementState {
             }
         }
         self.move_instances(groups);
-    }
-
-    /// Counts the groups on each processor.
-    fn count_groups(&self) -> BTreeMap<usize, u32> {
-        let mut counts = BTreeMap::new();
-        for cpu in self.chain_cpus.values().filter_map(ChainCpu::cpu) {
-            *counts.entry(cpu).or_default() += 1;
-        }
-        counts
     }
 
     fn retain_living(&mut self, groups: &InstancesByGroup) {
@@ -275,23 +296,23 @@ impl PlacementState {
         both.map(share).collect()
     }
 
-    /// Returns the processor loads as a group on `own` sees them. `counts` are the groups on each.
-    fn cpu_loads(&self, counts: &BTreeMap<usize, u32>, own: Option<usize>) -> Vec<CpuLoad> {
-        let busy = |number| {
-            self.busy_shares
-                .iter()
-                .find(|(other, _)| *other == number)
-                .map_or(0.0, |(_, busy)| *busy)
-        };
-        self.allowed_cpus
+    /// Returns the loads of the processors, with all groups.
+    fn cpu_loads(&self) -> Vec<CpuLoad> {
+        let busy: BTreeMap<_, _> = self.busy_shares.iter().copied().collect();
+        let mut cores: Vec<_> = self
+            .allowed_cpus
             .iter()
-            .map(|&number| CpuLoad {
-                cpu: number,
-                busy: busy(number),
-                platform: self.platform_shares.get(&number).copied().unwrap_or(0.0),
-                chains: counts.get(&number).copied().unwrap_or(0) - u32::from(own == Some(number)),
+            .map(|cpu| CpuLoad {
+                cpu: *cpu,
+                busy: busy.get(cpu).copied().unwrap_or(0.0),
+                platform: self.platform_shares.get(cpu).copied().unwrap_or(0.0),
+                chains: 0,
             })
-            .collect()
+            .collect();
+        for chain_cpu in self.chain_cpus.values() {
+            count_group(&mut cores, chain_cpu.cpu(), true);
+        }
+        cores
     }
 
     /// Moves instances to their group's processor. An ended one needs no move.

@@ -54,7 +54,7 @@ fn run_rounds(
 
 /// Load of a chain whose calls are not counted.
 fn uncounted(used: f64) -> ChainLoad {
-    load_of(&[("one", used, 0.0), ("idle", 0.0, 0.0)])
+    load_of(&[("one", used, 0.0)])
 }
 
 /// Load of functions, by name, CPU time and calls.
@@ -68,6 +68,7 @@ fn load_of(functions: &[(&str, f64, f64)]) -> ChainLoad {
     };
     ChainLoad {
         functions: functions.iter().map(one).collect(),
+        is_alone: false,
     }
 }
 
@@ -212,10 +213,7 @@ impl ShortCalls {
             platform: 0.0,
             chains: 0,
         });
-        (
-            load_of(&[("one", used, calls), ("idle", 0.0, 0.0)]),
-            loads.collect(),
-        )
+        (load_of(&[("one", used, calls)]), loads.collect())
     }
 
     /// Runs several rounds; returns the processor after each.
@@ -397,30 +395,70 @@ fn one_processor_is_kept_only_if_each_function_keeps_its_calls() {
     }
 }
 
+/// Load of a function without a chain: CPU time and calls.
+fn load_alone(used: f64, calls: f64) -> ChainLoad {
+    ChainLoad {
+        is_alone: true,
+        ..load_of(&[("alone", used, calls)])
+    }
+}
+
+/// Runs rounds of a function without a chain: its load with one processor, and with all. Returns the
+/// processor after each.
+fn run_alone(
+    chain_cpu: &mut ChainCpu,
+    [shared, spread]: [&ChainLoad; 2],
+    cores: &[CpuLoad],
+    rounds: u32,
+) -> Vec<Option<usize>> {
+    let one_round = |_| {
+        let load = chain_cpu.cpu().map_or(spread, |_| shared);
+        chain_cpu.decide_cpu(ChainPlacement::Auto, load, cores)
+    };
+    (0..rounds).map(one_round).collect()
+}
+
 #[test]
-fn a_function_alone_is_placed_while_its_calls_are_short() {
+fn a_function_without_a_chain_is_placed_while_its_calls_are_short() {
     let idle = idle_cpus(2);
     let mut chain_cpu = ChainCpu::default();
-    let mut decide = |load: &ChainLoad, rounds: u32| {
-        let cpus = (0..rounds).map(|_| chain_cpu.decide_cpu(ChainPlacement::Auto, load, &idle));
-        cpus.collect::<Vec<_>>()
-    };
-    let unused = load_of(&[("alone", 0.0, 0.0)]);
-    let long_calls = load_of(&[("alone", 0.3, 10.0)]);
-    for load in [&unused, &long_calls] {
-        assert!(decide(load, 100).iter().all(Option::is_none));
+    for load in [load_alone(0.0, 0.0), load_alone(0.3, 10.0)] {
+        let cpus = run_alone(&mut chain_cpu, [&load; 2], &idle, 100);
+        assert_eq!(shared_rounds(&cpus), 0);
     }
-    let short_calls = load_of(&[("alone", 0.3, 10_000.0)]);
-    let cpus = decide(&short_calls, 100);
-    assert!(cpus[CALM_ROUNDS as usize - 1..].iter().all(Option::is_some));
-    let cpus = decide(&unused, MAX_IDLE_ROUNDS);
+    let short = [&load_alone(0.2, 10_000.0), &load_alone(0.3, 10_000.0)];
+    let cpus = run_alone(&mut chain_cpu, short, &idle, 100);
+    assert_eq!(shared_rounds(&cpus), 100, "tried at once, and kept");
+    let unused = load_alone(0.0, 0.0);
+    let cpus = run_alone(&mut chain_cpu, [&unused; 2], &idle, MAX_IDLE_ROUNDS);
+    assert_eq!(shared_rounds(&cpus), MAX_IDLE_ROUNDS as usize - 1);
     assert_eq!(
-        cpus.iter().filter(|cpu| cpu.is_none()).count(),
-        1,
-        "the last round"
+        shared_rounds(&run_alone(&mut chain_cpu, short, &idle, 10)),
+        10
     );
-    assert!(decide(&short_calls, CALM_ROUNDS).last().unwrap().is_some());
-    assert_eq!(decide(&load_of(&[("alone", 0.9, 100.0)]), 1), [None]);
+    let long = load_alone(0.9, 100.0);
+    assert_eq!(run_alone(&mut chain_cpu, [&long; 2], &idle, 1), [None]);
+}
+
+#[test]
+fn a_function_without_a_chain_is_not_placed_where_its_calls_cost_as_much() {
+    let load = [&load_alone(0.28, 10_000.0), &load_alone(0.3, 10_000.0)];
+    let cpus = run_alone(&mut ChainCpu::default(), load, &idle_cpus(2), 1_000);
+    assert!(shared_rounds(&cpus) <= 12);
+}
+
+#[test]
+fn a_function_with_short_calls_and_other_work_gets_all_processors() {
+    // Threads that compute beside the calls: they take what one processor has, and more of eight.
+    let load = [&load_alone(1.0, 10_000.0), &load_alone(7.0, 10_000.0)];
+    let mut chain_cpu = ChainCpu {
+        cpu: Some(0),
+        ..ChainCpu::default()
+    };
+    let mut cores = idle_cpus(8);
+    cores[0].busy = 1.0;
+    let cpus = run_alone(&mut chain_cpu, load, &cores, 1_000);
+    assert!(shared_rounds(&cpus) <= 20);
 }
 
 #[test]
@@ -432,12 +470,9 @@ fn a_small_function_is_tried_on_one_cpu_of_a_busy_machine() {
         platform: 0.7,
         chains: 0,
     });
-    let mut chain_cpu = ChainCpu::default();
-    for calls in [90_000.0, 90_000.0, 91_000.0, 91_000.0] {
-        let load = load_of(&[("alone", 0.45, calls)]);
-        chain_cpu.decide_cpu(ChainPlacement::Auto, &load, &busy);
-    }
-    assert!(chain_cpu.cpu().is_some() && chain_cpu.trial.is_none());
+    let load = [&load_alone(0.3, 91_000.0), &load_alone(0.45, 90_000.0)];
+    let cpus = run_alone(&mut ChainCpu::default(), load, &busy, 100);
+    assert_eq!(shared_rounds(&cpus), 100);
 }
 
 #[test]
