@@ -8,12 +8,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
 
-use super::BenchOutcome;
 use super::measure::{RateOptions, measure_cpu_without};
+use super::{BenchOutcome, parse_seconds};
 use crate::compare::{BenchComparison, BetterDirection, LoadSample, RatioGoal};
 use crate::load::closed::ConnectionReuse;
 use crate::load::{RequestTemplate, connection, epoll_client};
@@ -28,14 +29,16 @@ const ENVOY: &str = "Envoy";
 /// nginx in front of of-watchdog, OpenFaaS's way for an unmodified handler. Left out if the program
 /// is missing.
 const OF_WATCHDOG: &str = "nginx and of-watchdog";
+const NEARPATH: &str = "nearpath";
+const NEARPATH_ALONE: &str = "nearpath without handler";
 const VARIANTS: [&str; 7] = [
     "handler alone",
     "nginx",
-    "nearpath",
+    NEARPATH,
     ENVOY,
     OF_WATCHDOG,
     "nginx without handler",
-    "nearpath without handler",
+    NEARPATH_ALONE,
 ];
 /// Path of the requests.
 const PATH: &str = "/function/handler";
@@ -51,6 +54,10 @@ pub(crate) struct DefaultArgs {
     /// Set the numbers of concurrent connections, one case each
     #[arg(long, value_delimiter = ',', default_value = "1,32")]
     connections: Vec<usize>,
+
+    /// Set the warm-up before a measurement of nearpath, in seconds: its placement settles under load
+    #[arg(long, default_value = "9", value_parser = parse_seconds)]
+    settle: Duration,
 
     /// Measure handlers in these languages
     #[arg(long, value_delimiter = ',', default_value = "c,go,python", value_enum)]
@@ -181,10 +188,8 @@ impl MeasuredPeers {
         match (variant, &self.envoy, &self.of_watchdog) {
             ("nginx", ..) => (nginx.addr, vec![nginx.pid(), handler], None),
             ("nginx without handler", ..) => (nginx.addr, vec![nginx.pid()], None),
-            ("nearpath", ..) => (nearpath.addr(), vec![nearpath.pid()], None),
-            ("nearpath without handler", ..) => {
-                (nearpath.addr(), vec![nearpath.pid()], Some(deployed))
-            }
+            (NEARPATH, ..) => (nearpath.addr(), vec![nearpath.pid()], None),
+            (NEARPATH_ALONE, ..) => (nearpath.addr(), vec![nearpath.pid()], Some(deployed)),
             (ENVOY, Some(envoy), _) => (envoy.peer.addr, vec![envoy.peer.pid(), handler], None),
             // The handler is of-watchdog's child.
             (OF_WATCHDOG, _, Some(peer)) => (peer.nginx.peer.addr, peer.process_ids(), None),
@@ -201,7 +206,10 @@ impl MeasuredPeers {
     ) -> io::Result<LoadSample> {
         let (addr, pids, without) = self.target(variant);
         let template = request_to(addr)?;
-        let window = args.measure.start_window();
+        let window = match variant {
+            NEARPATH | NEARPATH_ALONE => args.measure.start_window_after(args.settle),
+            _ => args.measure.start_window(),
+        };
         let load = epoll_client::run(&template, callers, reuse, window);
         let (loaded, cpu) = measure_cpu_without(load, window, &pids, without).await;
         Ok(LoadSample::from_load(&loaded?, window, cpu))

@@ -28,7 +28,12 @@ pub(super) struct RateOptions {
 impl RateOptions {
     /// Starts a window now.
     pub(super) fn start_window(&self) -> MeasureWindow {
-        MeasureWindow::starting_after(self.warm_up, self.duration)
+        self.start_window_after(self.warm_up)
+    }
+
+    /// Starts a window after another warm-up.
+    pub(super) fn start_window_after(&self, warm_up: Duration) -> MeasureWindow {
+        MeasureWindow::starting_after(warm_up, self.duration)
     }
 }
 

@@ -282,6 +282,8 @@ fn default_writes_its_file() {
     let args = [
         "--warm-up",
         "0.05",
+        "--settle",
+        "0.05",
         "--connections",
         "2",
         "--handlers",

@@ -5,9 +5,11 @@
 //! [`ChainCpu::decide_cpu`] is called periodically with the load of the chain and the processors.
 //! It assigns a processor to a small chain. When that gets full, short calls are tried for one round
 //! on all processors, and the placement with more calls stays. Other chains leave at once. After each
-//! leave or trial the next one comes later. A function without a chain is a chain of its own. It gets
-//! a processor only by a trial in which its calls cost less, and keeps it while they are short. The gateway's thread for the calls of a chain follows it
-//! ([`ThreadCpu`]). [`placer`] measures and moves.
+//! leave or trial the next one comes later.
+//!
+//! A function without a chain is a chain of its own. It gets a processor only by a trial in which its
+//! calls cost less, and keeps it while they are short (decision 98). The gateway's thread for the calls
+//! of a chain follows it ([`ThreadCpu`], decision 97). [`placer`] measures and moves.
 
 mod gateway_cpus;
 pub(crate) mod group;

@@ -1,6 +1,7 @@
 //! The driver of the placement: measures, asks each chain's [`ChainCpu`], and moves its instances.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ pub(crate) const PLACEMENT_INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub(crate) struct Placer {
     state: Arc<Mutex<PlacementState>>,
+    /// Number of snapshots of instances so far.
+    snapshots: Arc<AtomicU64>,
     has_choice: bool,
 }
 
@@ -41,7 +44,11 @@ impl Placer {
             gateway: GatewayCpus::new(gateway_threads),
             ..PlacementState::default()
         }));
-        Self { state, has_choice }
+        Self {
+            state,
+            snapshots: Arc::default(),
+            has_choice,
+        }
     }
 
     /// Measures and decides anew, on a blocking thread because it reads files.
@@ -60,15 +67,23 @@ impl Placer {
     }
 
     fn run_blocking(&self, what: impl FnOnce(&mut PlacementState) + Send + 'static) {
-        let plan = Arc::clone(&self.state);
+        let state = Arc::clone(&self.state);
+        let number = self.snapshots.fetch_add(1, Ordering::Relaxed);
         tokio::task::spawn_blocking(move || {
-            what(&mut plan.lock().unwrap_or_else(PoisonError::into_inner))
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            // An older snapshot lacks instances that are placed already.
+            if number >= state.next_snapshot {
+                state.next_snapshot = number + 1;
+                what(&mut state);
+            }
         });
     }
 }
 
 #[derive(Default)]
 struct PlacementState {
+    /// Least number of a snapshot that is not older than the last one.
+    next_snapshot: u64,
     /// Processors that the node may use.
     allowed_cpus: Vec<usize>,
     chain_cpus: BTreeMap<PlacementGroup, ChainCpu>,
