@@ -269,7 +269,9 @@ mod tests {
             assert_eq!(own(), cpu_set(&all, only));
         }
         let before = thread.times().unwrap();
-        while thread.times().unwrap().cpu == before.cpu {}
+        nearpath_testkit::eventually_blocking("its time passes", || {
+            thread.times().unwrap().cpu > before.cpu
+        });
     }
 
     #[test]

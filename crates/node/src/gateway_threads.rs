@@ -150,7 +150,11 @@ impl ThreadTable {
         self.threads.retain(|thread| !thread.listeners.is_closed());
         let domain = one.domain.as_ref();
         let chain = domain.and_then(|domain| self.chains.get_mut(domain));
-        let chain = chain.filter(|chain| chain.listeners <= MAX_LISTENERS_ON_CHAIN_THREAD);
+        // The first one gets a thread even if many have waited for it.
+        let stays = |chain: &&mut ChainThread| {
+            chain.thread.is_none() || chain.listeners <= MAX_LISTENERS_ON_CHAIN_THREAD
+        };
+        let chain = chain.filter(stays);
         let chain_thread = chain.as_ref().and_then(|chain| chain.thread);
         let known = self.threads.iter().find(|one| Some(one.id) == chain_thread);
         let thread = known.or_else(|| self.threads.get(self.next % self.threads.len().max(1)));

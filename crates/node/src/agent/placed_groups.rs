@@ -63,8 +63,8 @@ impl NodeAgent {
         }
     }
 
-    /// Returns the placement of a group. If functions of a chain disagree, the most restrictive one
-    /// applies.
+    /// Returns the placement of a group. If functions of a chain disagree, the one that moves them
+    /// least applies.
     fn placement_of(&self, group: &PlacementGroup) -> ChainPlacement {
         match group {
             PlacementGroup::Chain(domain) => {

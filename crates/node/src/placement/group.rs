@@ -69,3 +69,52 @@ impl GroupInstances {
 }
 
 pub(crate) type InstancesByGroup = BTreeMap<PlacementGroup, GroupInstances>;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::machine::ProcessExit;
+    use futures_util::future::BoxFuture;
+
+    struct NoProcess;
+
+    impl InstanceProcess for NoProcess {
+        fn terminate(&self) {}
+        fn kill(&self) {}
+        fn release_resources(&self) {}
+        fn wait_exit(&self) -> BoxFuture<'_, ProcessExit> {
+            Box::pin(std::future::pending())
+        }
+        fn read_usage(&self) -> Option<crate::machine::ProcessUsage> {
+            None
+        }
+    }
+
+    fn instances(placement: ChainPlacement, functions: &[&str]) -> GroupInstances {
+        let mut group = GroupInstances::new(placement);
+        for (number, function) in functions.iter().enumerate() {
+            let id = InstanceId(number as u64);
+            group.add(&function.parse().unwrap(), (id, Arc::new(NoProcess)));
+        }
+        group
+    }
+
+    #[test]
+    fn what_shares_nothing_is_spread() {
+        use ChainPlacement::{Auto, Core, Spread};
+        let chain = PlacementGroup::Chain("shop.dev".to_owned());
+        let function = PlacementGroup::Function("a".parse().unwrap());
+        for (group, placement, functions, effective) in [
+            (&chain, Auto, &["a", "b"][..], Auto),
+            (&chain, Auto, &["a", "a"], Spread),
+            (&chain, Core, &["a"], Core),
+            (&function, Auto, &["a"], Auto),
+            (&function, Auto, &["a", "a"], Spread),
+            (&function, Core, &["a", "a"], Core),
+        ] {
+            assert_eq!(instances(placement, functions).placement(group), effective);
+        }
+    }
+}

@@ -4,8 +4,8 @@
 //! faster on one. A chain that burns CPU must not stay there while others idle.
 //! [`ChainCpu::decide_cpu`] is called periodically with the load of the chain and the processors.
 //! It assigns a processor to a small chain. When that gets full, short calls are tried for one round
-//! on all processors, and the placement with more calls stays. Other chains leave at once. After each
-//! leave or trial the next one comes later.
+//! on all processors, and the placement with more calls stays. Chains of longer calls leave at once.
+//! After each leave the next trial comes later.
 //!
 //! A function without a chain is a chain of its own. It gets a processor only by a trial in which its
 //! calls cost less, and keeps it while they are short (decision 98). The gateway's thread for the calls
@@ -274,8 +274,11 @@ impl ChainCpu {
     fn end_trial(&mut self, trial: &Trial, load: &ChainLoad) {
         let mut changes = load.changes_since(&trial.before);
         let is_kept = match trial.home {
-            // It uses what one processor cannot give, or answers more calls.
-            Some(_) => !load.has_short_calls() || changes.any(|factor| factor >= MIN_SPREAD_GAIN),
+            // It has other work than short calls, for more than one processor, or answers more calls.
+            Some(_) => {
+                let has_other_work = load.used() > 1.0 && !load.has_short_calls();
+                has_other_work || changes.any(|factor| factor >= MIN_SPREAD_GAIN)
+            }
             None => changes.all(|factor| factor >= MIN_SHARED_CALLS),
         };
         drop(changes);

@@ -22,8 +22,8 @@ pub(crate) const PLACEMENT_INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub(crate) struct Placer {
     state: Arc<Mutex<PlacementState>>,
-    /// Number of snapshots of instances so far.
-    snapshots: Arc<AtomicU64>,
+    /// Number of jobs so far.
+    jobs: Arc<AtomicU64>,
     has_choice: bool,
 }
 
@@ -46,19 +46,24 @@ impl Placer {
         }));
         Self {
             state,
-            snapshots: Arc::default(),
+            jobs: Arc::default(),
             has_choice,
         }
     }
 
     /// Measures and decides anew, on a blocking thread because it reads files.
     pub(crate) fn measure_and_place(&self, groups: InstancesByGroup) {
-        self.run_blocking(move |plan| plan.measure_and_place(&groups));
+        self.run_blocking(move |state, is_latest| {
+            // An older snapshot lacks instances that are placed already, and would forget them.
+            if is_latest {
+                state.measure_and_place(&groups);
+            }
+        });
     }
 
     /// Moves new instances to the processors of their groups.
     pub(crate) fn apply_policies(&self, groups: InstancesByGroup) {
-        self.run_blocking(move |plan| plan.apply_policies(&groups));
+        self.run_blocking(move |state, _| state.apply_policies(&groups));
     }
 
     /// Returns whether there is more than one processor to choose from.
@@ -66,24 +71,23 @@ impl Placer {
         self.has_choice
     }
 
-    fn run_blocking(&self, what: impl FnOnce(&mut PlacementState) + Send + 'static) {
+    /// Runs a job. It learns whether no later one has run yet: they may overtake each other.
+    fn run_blocking(&self, job: impl FnOnce(&mut PlacementState, bool) + Send + 'static) {
         let state = Arc::clone(&self.state);
-        let number = self.snapshots.fetch_add(1, Ordering::Relaxed);
+        let number = self.jobs.fetch_add(1, Ordering::Relaxed);
         tokio::task::spawn_blocking(move || {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-            // An older snapshot lacks instances that are placed already.
-            if number >= state.next_snapshot {
-                state.next_snapshot = number + 1;
-                what(&mut state);
-            }
+            let is_latest = number >= state.next_job;
+            state.next_job = state.next_job.max(number + 1);
+            job(&mut state, is_latest);
         });
     }
 }
 
 #[derive(Default)]
 struct PlacementState {
-    /// Least number of a snapshot that is not older than the last one.
-    next_snapshot: u64,
+    /// Number after that of the latest job that has run.
+    next_job: u64,
     /// Processors that the node may use.
     allowed_cpus: Vec<usize>,
     chain_cpus: BTreeMap<PlacementGroup, ChainCpu>,
@@ -93,8 +97,9 @@ struct PlacementState {
     last_calls: HashMap<FunctionId, u64>,
     gateway: GatewayCpus,
     instances: HashMap<InstanceId, PlacedInstance>,
-    /// Processor usage at the last measurement, and load since then.
+    /// Processor usage at the last measurement.
     last_ticks: Option<(Instant, Vec<CpuTicks>)>,
+    /// Load of the processors since then.
     busy_shares: Vec<(usize, f64)>,
     /// CPU time of this process on each processor since the last measurement, as a share.
     platform_shares: BTreeMap<usize, f64>,
@@ -343,5 +348,31 @@ impl PlacementState {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loads(cores: &[CpuLoad]) -> Vec<(f64, u32)> {
+        cores.iter().map(|core| (core.busy, core.chains)).collect()
+    }
+
+    #[test]
+    fn a_placed_group_counts_for_the_next_one() {
+        let mut cores = [0, 1].map(|cpu| CpuLoad {
+            cpu,
+            busy: 0.25,
+            platform: 0.0,
+            chains: 0,
+        });
+        move_load(&mut cores, None, Some(1), 0.5);
+        count_group(&mut cores, Some(1), true);
+        assert_eq!(loads(&cores), [(0.0, 0), (0.5, 1)]);
+        count_group(&mut cores, Some(1), false);
+        move_load(&mut cores, Some(1), Some(0), 0.5);
+        count_group(&mut cores, None, true);
+        assert_eq!(loads(&cores), [(0.5, 0), (0.0, 0)]);
     }
 }

@@ -462,6 +462,45 @@ fn a_function_with_short_calls_and_other_work_gets_all_processors() {
 }
 
 #[test]
+fn calls_of_a_function_alone_must_be_shorter_and_fewer_than_those_of_a_chain() {
+    for (used, calls, is_placed) in [
+        (0.19, 1_000.0, true),
+        (0.3, 1_000.0, false),
+        (1.1, 10_000.0, true),
+        (1.3, 10_000.0, false),
+    ] {
+        let load = [&load_alone(used / 2.0, calls), &load_alone(used, calls)];
+        let cpus = run_alone(&mut ChainCpu::default(), load, &idle_cpus(2), 100);
+        assert_eq!(shared_rounds(&cpus) == 100, is_placed, "{used}");
+    }
+}
+
+#[test]
+fn a_trial_whose_load_ends_changes_nothing() {
+    let mut chain_cpu = ChainCpu {
+        cpu: Some(0),
+        ..ChainCpu::default()
+    };
+    let idle = idle_cpus(2);
+    let full = load_alone(0.9, 60_000.0);
+    while chain_cpu.trial.is_none() {
+        chain_cpu.decide_cpu(ChainPlacement::Auto, &full, &idle);
+    }
+    let ended = load_alone(0.01, 10.0);
+    let cpu = chain_cpu.decide_cpu(ChainPlacement::Auto, &ended, &idle);
+    assert_eq!(cpu, Some(0));
+}
+
+#[test]
+fn a_function_alone_is_not_tried_beside_other_load() {
+    let mut busy = idle_cpus(2);
+    busy.iter_mut().for_each(|core| core.busy = 0.9);
+    let load = [&load_alone(0.2, 10_000.0), &load_alone(0.3, 10_000.0)];
+    let cpus = run_alone(&mut ChainCpu::default(), load, &busy, 100);
+    assert_eq!(shared_rounds(&cpus), 0);
+}
+
+#[test]
 fn a_small_function_is_tried_on_one_cpu_of_a_busy_machine() {
     // The gateway and its callers keep both processors busy.
     let busy = [0, 1].map(|cpu| CpuLoad {

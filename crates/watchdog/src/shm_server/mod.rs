@@ -63,7 +63,7 @@ async fn dial_and_serve(
     // A standby gives way to endpoints of the tenant's own (ADR 14).
     let settings = EndpointSettings {
         is_standby: true,
-        // In all other instances the gateway takes the tenant's calls (ADR 96).
+        // Without a listener for the tenant's calls it never calls: the gateway takes them (ADR 96).
         serves_only: app.config.instance_env.outbound.is_none(),
         stream_bodies: true,
         ..EndpointSettings::default()
