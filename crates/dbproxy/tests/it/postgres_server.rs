@@ -149,13 +149,10 @@ impl PostgresServer {
 
     /// Runs a statement as the administrator, directly at the server.
     pub(crate) async fn sql(&self, sql: &str) -> String {
-        clients::run_program(
-            &mut psql_command(self.at, "postgres", PASSWORD, &["-c", sql]),
-            "",
-        )
-        .await
-        .trim()
-        .to_owned()
+        let mut psql = psql_command(self.at, "postgres", PASSWORD, &["-c", sql]);
+        // On a busy machine psql itself could be idle for longer than a test lets others be.
+        psql.env("PGOPTIONS", "-c idle_session_timeout=0");
+        clients::run_program(&mut psql, "").await.trim().to_owned()
     }
 
     async fn try_sql(&self, sql: &str) -> Option<()> {
