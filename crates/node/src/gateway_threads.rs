@@ -270,6 +270,16 @@ mod tests {
     }
 
     #[test]
+    fn a_chain_with_many_early_listeners_has_a_thread() {
+        let threads = GatewayThreads::default();
+        let _early: Vec<_> = (2..14)
+            .map(|caller| listener(&threads, caller, Some("a")))
+            .collect();
+        let _received = add_thread(&threads);
+        assert_eq!(threads.list_chains().len(), 1);
+    }
+
+    #[test]
     fn a_chain_whose_thread_has_ended_gets_another_one() {
         let threads = GatewayThreads::default();
         let mut received = [add_thread(&threads), add_thread(&threads)];
