@@ -32,21 +32,22 @@ pub fn detect_protocol(bytes: &[u8]) -> Option<ClearTextProtocol> {
     }
 }
 
-/// Reads until the protocol is known. `None`: the peer closed without sending. The returned bytes
-/// must be read again.
+/// Reads until the protocol is known, behind the bytes in `seen`. `None`: the peer closed without
+/// sending. The returned bytes must be read again.
 ///
 /// # Errors
 /// When reading fails.
 pub async fn read_protocol<T: AsyncRead + Unpin>(
     io: &mut T,
+    mut seen: BytesMut,
 ) -> io::Result<Option<(ClearTextProtocol, Bytes)>> {
-    let mut seen = BytesMut::with_capacity(FIRST_READ_BYTES);
     loop {
-        if io.read_buf(&mut seen).await? == 0 {
-            return Ok((!seen.is_empty()).then(|| (ClearTextProtocol::Http1, seen.freeze())));
-        }
         if let Some(protocol) = detect_protocol(&seen) {
             return Ok(Some((protocol, seen.freeze())));
+        }
+        seen.reserve(FIRST_READ_BYTES);
+        if io.read_buf(&mut seen).await? == 0 {
+            return Ok((!seen.is_empty()).then(|| (ClearTextProtocol::Http1, seen.freeze())));
         }
     }
 }
@@ -76,20 +77,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_read_for_detection_are_returned() {
+    async fn bytes_read_for_the_detection_are_returned() {
         let mut io = &b"GET / HTTP/1.1\r\n"[..];
         assert_eq!(
-            read_protocol(&mut io).await.unwrap(),
+            read_protocol(&mut io, BytesMut::new()).await.unwrap(),
             Some((
                 ClearTextProtocol::Http1,
                 Bytes::from_static(b"GET / HTTP/1.1\r\n")
             ))
         );
+        let mut rest = &PREFACE[3..];
+        let begun = BytesMut::from(&PREFACE[..3]);
+        assert_eq!(
+            read_protocol(&mut rest, begun).await.unwrap(),
+            Some((ClearTextProtocol::Http2, Bytes::from_static(PREFACE)))
+        );
         let mut silent = &b""[..];
-        assert_eq!(read_protocol(&mut silent).await.unwrap(), None);
+        assert_eq!(
+            read_protocol(&mut silent, BytesMut::new()).await.unwrap(),
+            None
+        );
         let mut half = &b"PRI"[..];
         assert_eq!(
-            read_protocol(&mut half).await.unwrap(),
+            read_protocol(&mut half, BytesMut::new()).await.unwrap(),
             Some((ClearTextProtocol::Http1, Bytes::from_static(b"PRI")))
         );
     }

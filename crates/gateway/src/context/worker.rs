@@ -164,8 +164,14 @@ impl WorkerContext {
         // Counted here and not in the task: the drain must see it before it first runs.
         tokio::task::spawn_local(CountedTask {
             task,
-            _guard: TaskGuard::new(self),
+            _guard: self.count_task(),
         });
+    }
+
+    /// Counts something as a task until the guard is dropped: the drain waits for it.
+    pub(crate) fn count_task(self: &Rc<Self>) -> TaskGuard {
+        self.task_count.set(self.task_count.get() + 1);
+        TaskGuard(self.clone())
     }
 
     /// Adds a transfer to the sweep until the guard is dropped.
@@ -227,14 +233,7 @@ impl<F: Future<Output = ()>> Future for CountedTask<F> {
 }
 
 /// Counts a task for as long as it lives.
-struct TaskGuard(Rc<WorkerContext>);
-
-impl TaskGuard {
-    fn new(worker: &Rc<WorkerContext>) -> Self {
-        worker.task_count.set(worker.task_count.get() + 1);
-        Self(worker.clone())
-    }
-}
+pub(crate) struct TaskGuard(Rc<WorkerContext>);
 
 impl Drop for TaskGuard {
     fn drop(&mut self) {

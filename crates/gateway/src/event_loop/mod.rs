@@ -21,6 +21,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Waker;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -29,7 +30,7 @@ pub(crate) use load::BatchRule;
 use load::{LoopLoad, RoundCounts};
 pub(crate) use poller::{Poller, Token};
 pub(crate) use registration::Readiness;
-pub(crate) use socket::PolledSocket;
+pub(crate) use socket::{PolledSocket, receive};
 use waits::Waits;
 
 /// Handles the events of sockets, in the event loop.
@@ -65,6 +66,8 @@ pub(crate) struct EventLoop {
     load: RoundCounts,
     /// Handlers that have something to write after this round of events.
     unflushed: RefCell<VecDeque<Rc<dyn EventHandler>>>,
+    /// Task of the loop, while it waits for events.
+    waiting: RefCell<Option<Waker>>,
 }
 
 impl EventLoop {
@@ -86,6 +89,7 @@ impl EventLoop {
             waits: Waits::default(),
             load: RoundCounts::default(),
             unflushed: RefCell::default(),
+            waiting: RefCell::default(),
         }))
     }
 
@@ -115,10 +119,12 @@ impl EventLoop {
         drop(handler); // without the borrow
     }
 
-    /// Flushes the handler after this round of events. A write wakes its receiver, which may take the
-    /// processor: the other events of the round would wait.
+    /// Flushes the handler after this round of events, or after the running task. A write wakes its
+    /// receiver, which may take the processor: the other events of the round would wait.
     pub(crate) fn flush_later(&self, handler: Rc<dyn EventHandler>) {
         self.unflushed.borrow_mut().push_back(handler);
+        let waiting = self.waiting.take(); // none within a round
+        waiting.inspect(Waker::wake_by_ref);
     }
 
     /// Begins to wait for an event with a handler; returns the key of the wait.
@@ -146,10 +152,14 @@ impl EventLoop {
         self.load.take()
     }
 
-    /// Forgets what handlers have left, when the thread ends: they hold the loop.
+    /// Forgets all handlers, when the thread ends: they hold the loop.
     pub(crate) fn close(&self) {
-        let unflushed = self.unflushed.take();
-        drop(unflushed); // without the borrow
+        let left = (
+            self.unflushed.take(),
+            self.handlers.take(),
+            self.waits.take(),
+        );
+        drop(left); // without the borrows
     }
 
     fn handler_of(&self, token: Token) -> Option<Rc<dyn EventHandler>> {

@@ -1,14 +1,22 @@
 //! Rounds of events: handlers read and prepare, then they write.
 
+use std::future::poll_fn;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use rustix::event::epoll::Event;
+use tokio::io::unix::AsyncFdReadyGuard;
 
 use super::poller::{MAX_EVENTS, Token};
 use super::registration::Readiness;
 use super::{EventHandler, EventLoop};
+
+/// Says that the poller has events.
+type EventsReady<'a> = AsyncFdReadyGuard<'a, Arc<OwnedFd>>;
 
 /// Event of a socket with a handler.
 struct HandledEvent {
@@ -25,7 +33,11 @@ impl EventLoop {
     pub(crate) async fn run(self: Rc<Self>) -> io::Result<()> {
         let (mut events, mut handled) = (Vec::with_capacity(MAX_EVENTS), Vec::new());
         loop {
-            let mut ready = self.watched.readable().await?;
+            let ready = poll_fn(|cx| self.poll_work(cx)).await?;
+            let Some(mut ready) = ready else {
+                self.flush_handlers(); // of tasks
+                continue;
+            };
             self.poller.take_waiting(&mut events)?;
             self.load.note_round(events.len());
             // All of them first: a handler that takes an idle connection must know of its events.
@@ -40,6 +52,19 @@ impl EventLoop {
                 tokio::task::yield_now().await; // other tasks of the thread
             }
         }
+    }
+
+    /// Waits for events; `None`: a task has left something to flush.
+    fn poll_work(&self, cx: &mut Context<'_>) -> Poll<io::Result<Option<EventsReady<'_>>>> {
+        self.waiting.take();
+        if let Poll::Ready(ready) = self.watched.poll_read_ready(cx) {
+            return Poll::Ready(ready.map(Some));
+        }
+        if !self.unflushed.borrow().is_empty() {
+            return Poll::Ready(Ok(None));
+        }
+        self.waiting.replace(Some(cx.waker().clone()));
+        Poll::Pending
     }
 
     /// Returns an event for a handler. Any other one wakes the tasks of its socket.

@@ -136,13 +136,9 @@ impl PolledSocket {
     }
 
     fn try_read_up_to(&self, most: usize, mut take: impl FnMut(&[u8])) -> io::Result<usize> {
-        let mut space = [MaybeUninit::<u8>::uninit(); READ_BYTES];
-        let space = &mut space[..most.min(READ_BYTES)];
-        let most = space.len();
+        let most = most.min(READ_BYTES);
         let read = self.try_io(Readiness::READ, || {
-            let ((filled, _), _) = recv(&self.socket, &mut *space, RecvFlags::empty())?;
-            take(filled);
-            Ok(filled.len())
+            receive_up_to(&self.socket, most, &mut take)
         });
         match read {
             // The kernel had no more, and tells of later bytes (epoll(7), question 9).
@@ -153,22 +149,20 @@ impl PolledSocket {
         read
     }
 
-    /// Tries an operation until no signal interrupts it.
+    /// Tries an operation, and notes when the socket is not ready for it.
     fn try_io<R>(
         &self,
         readiness: Readiness,
-        mut operation: impl FnMut() -> io::Result<R>,
+        operation: impl FnMut() -> io::Result<R>,
     ) -> io::Result<R> {
-        loop {
-            match operation() {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.registration.clear(readiness);
-                    return Err(error);
-                }
-                result => return result,
-            }
+        let done = until_uninterrupted(operation);
+        if done
+            .as_ref()
+            .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        {
+            self.registration.clear(readiness);
         }
+        done
     }
 
     fn poll_ready(&self, cx: &mut Context<'_>, readiness: Readiness) -> Poll<()> {
@@ -198,6 +192,41 @@ impl PolledSocket {
                     return Poll::Ready(result);
                 }
             }
+        }
+    }
+}
+
+/// Receives from a socket that no loop watches what has arrived, once, behind the bytes in `buffer`.
+/// 0: the peer has ended its direction.
+///
+/// # Errors
+/// `WouldBlock` if nothing has arrived; of the connection.
+pub(crate) fn receive(socket: impl AsFd, buffer: &mut BytesMut) -> io::Result<usize> {
+    until_uninterrupted(|| {
+        receive_up_to(&socket, READ_BYTES, &mut |bytes: &[u8]| {
+            buffer.extend_from_slice(bytes)
+        })
+    })
+}
+
+/// Receives once. `most` is at most [`READ_BYTES`].
+fn receive_up_to(
+    socket: impl AsFd,
+    most: usize,
+    take: &mut impl FnMut(&[u8]),
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::<u8>::uninit(); READ_BYTES];
+    let ((filled, _), _) = recv(socket, &mut space[..most], RecvFlags::empty())?;
+    take(filled);
+    Ok(filled.len())
+}
+
+/// Tries an operation until no signal interrupts it.
+fn until_uninterrupted<R>(mut operation: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+    loop {
+        match operation() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
         }
     }
 }

@@ -41,6 +41,12 @@ impl Waits {
         drop(removed); // without the borrow
     }
 
+    /// Takes the handlers of all waits.
+    pub(super) fn take(&self) -> Vec<Rc<dyn EventHandler>> {
+        let open = self.open.take();
+        open.into_iter().map(|(_, wait)| wait.handler).collect()
+    }
+
     /// Ends long waits.
     pub(super) async fn sweep(&self) {
         loop {

@@ -14,7 +14,7 @@ use tokio::io::Interest;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::accept_backoff::AcceptBackoff;
-use super::connection::serve_connection;
+use super::connection::AcceptedConnection;
 use super::connection_limit::{ConnectionLimit, ConnectionRoom};
 use super::{ListenContext, ListenPort};
 
@@ -130,7 +130,7 @@ impl Acceptor {
             return;
         };
         let (context, port) = (self.context.clone(), self.port.clone());
-        worker.spawn(serve_connection(context, port, socket, addr, permit));
+        AcceptedConnection::new(context, port, addr, permit).serve(socket);
     }
 
     /// Returns whether an instance's own listener was shut down (EINVAL, accept(2)).

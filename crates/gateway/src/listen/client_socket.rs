@@ -1,32 +1,34 @@
 //! Client socket that registers with the event loop only when it has to be awaited.
 //!
-//! A connection with one short request is never registered. Its request is there on accept, and
-//! the response fits into the send buffer. While the function works, only a close by the caller
-//! could arrive. That saves two system calls per connection. In return, a caller that leaves is
-//! noticed up to two [`TICK_INTERVAL`](crate::context::TICK_INTERVAL)s later.
+//! A connection whose only request is there on accept is never registered, if it is short: the response
+//! fits into the send buffer. While the function works, only a close by the caller could arrive. That
+//! saves two system calls per connection. In return, a caller that leaves is noticed up to two
+//! [`TICK_INTERVAL`](crate::context::TICK_INTERVAL)s later.
 //!
 //! Dropping the socket closes it: close(2) sends buffered data and then FIN, like shutdown(2). A
 //! client that may still be sending gets a lingering close first, so that no reset overtakes its
 //! last response.
+
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream as Socket;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use nearpath_wire::lingering_close::LingeringClose;
-use rustix::net::{RecvFlags, Shutdown, recv};
+use rustix::net::Shutdown;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::poll_proceed;
 use tokio_rustls::server::TlsStream;
 
+use super::caller_socket::CallerSocket;
 use super::conn_state::ConnState;
 use crate::event_loop::{PolledSocket, Poller};
 
 /// Client socket that is registered with the event loop on demand.
 pub(super) struct ClientSocket {
-    socket: ClientSocketState,
+    /// `None`: taken by a handler of the event loop, or the registration failed.
+    socket: Option<CallerSocket>,
     poller: Poller,
     state: Arc<ConnState>,
     /// Boxed: most connections never have it.
@@ -42,20 +44,20 @@ pub(super) trait ClientTransport: AsyncRead + AsyncWrite + Unpin {
     fn take_socket(&mut self) -> io::Result<Option<PolledSocket>>;
 
     /// Returns a socket that was taken.
-    fn restore_socket(&mut self, socket: PolledSocket);
+    fn restore_socket(&mut self, socket: CallerSocket);
 }
 
 impl ClientTransport for ClientSocket {
     fn take_socket(&mut self) -> io::Result<Option<PolledSocket>> {
         self.register_socket()?;
-        match std::mem::replace(&mut self.socket, ClientSocketState::Absent) {
-            ClientSocketState::Registered(socket) => Ok(Some(socket)),
+        match self.socket.take() {
+            Some(CallerSocket::Registered(socket)) => Ok(Some(socket)),
             _ => Err(io::ErrorKind::NotConnected.into()), // taken before
         }
     }
 
-    fn restore_socket(&mut self, socket: PolledSocket) {
-        self.socket = ClientSocketState::Registered(socket);
+    fn restore_socket(&mut self, socket: CallerSocket) {
+        self.socket = Some(socket);
     }
 }
 
@@ -64,33 +66,14 @@ impl ClientTransport for TlsStream<ClientSocket> {
         Ok(None)
     }
 
-    fn restore_socket(&mut self, _: PolledSocket) {}
-}
-
-enum ClientSocketState {
-    /// Non-blocking, not registered.
-    Unregistered(Socket),
-    /// Registered with the thread's event loop.
-    Registered(PolledSocket),
-    /// Taken by a handler of the event loop, or the registration failed.
-    Absent,
-}
-
-impl ClientSocketState {
-    fn as_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        match self {
-            Self::Unregistered(socket) => Ok(socket.as_fd()),
-            Self::Registered(stream) => Ok(stream.as_fd()),
-            Self::Absent => Err(io::ErrorKind::NotConnected.into()),
-        }
-    }
+    fn restore_socket(&mut self, _: CallerSocket) {}
 }
 
 impl ClientSocket {
-    /// Wraps a socket, which must be non-blocking.
-    pub(super) fn new(socket: Socket, poller: Poller, state: Arc<ConnState>) -> Self {
+    /// Wraps a caller's socket.
+    pub(super) fn new(socket: CallerSocket, poller: Poller, state: Arc<ConnState>) -> Self {
         Self {
-            socket: ClientSocketState::Unregistered(socket),
+            socket: Some(socket),
             poller,
             state,
             lingering: None,
@@ -98,15 +81,13 @@ impl ClientSocket {
     }
 
     fn register_socket(&mut self) -> io::Result<Pin<&mut PolledSocket>> {
-        if matches!(self.socket, ClientSocketState::Unregistered(_)) {
+        if matches!(self.socket, Some(CallerSocket::Unregistered(_))) {
             // epoll reports a close by itself from here on, so the sweep need not wake this
             // connection.
             self.state.resume_reading();
-            self.socket = match std::mem::replace(&mut self.socket, ClientSocketState::Absent) {
-                ClientSocketState::Unregistered(socket) => {
-                    ClientSocketState::Registered(PolledSocket::register(socket, &self.poller)?)
-                }
-                other => other,
+            self.socket = match self.socket.take() {
+                Some(socket) => Some(socket.register(&self.poller)?),
+                None => None,
             };
         }
         self.registered_stream()
@@ -115,24 +96,21 @@ impl ClientSocket {
 
     fn registered_stream(&mut self) -> Option<Pin<&mut PolledSocket>> {
         match &mut self.socket {
-            ClientSocketState::Registered(stream) => Some(Pin::new(stream)),
+            Some(CallerSocket::Registered(stream)) => Some(Pin::new(stream)),
             _ => None,
         }
     }
 
     /// Ends the sending direction without waiting.
     fn shut_down_writes(&self) -> io::Result<()> {
-        let shut = self.socket.as_fd()?;
-        Ok(rustix::net::shutdown(shut, Shutdown::Write)?)
+        let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
     }
 
     /// Returns whether the client may be sending more than was read.
     fn has_unread_input(&self) -> bool {
-        let is_queued = |socket: BorrowedFd<'_>| {
-            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-            recv(socket, &mut [0; 1], flags).is_ok_and(|(_, queued)| queued > 0)
-        };
-        self.state.unread_input.is_unread() || self.socket.as_fd().is_ok_and(is_queued)
+        let has_queued = self.socket.as_ref().is_some_and(CallerSocket::has_queued);
+        self.state.unread_input.is_unread() || has_queued
     }
 
     /// Tries an operation without waiting; `None`: the socket is registered, or would block. Pending
@@ -142,7 +120,7 @@ impl ClientSocket {
         cx: &mut Context<'_>,
         mut attempt: impl FnMut(&Socket) -> io::Result<R>,
     ) -> Poll<Option<io::Result<R>>> {
-        let ClientSocketState::Unregistered(socket) = &self.socket else {
+        let Some(CallerSocket::Unregistered(socket)) = &self.socket else {
             return Poll::Ready(None);
         };
         // Ends here where nothing is done: it would give back what the registered socket uses.
@@ -229,7 +207,7 @@ impl AsyncWrite for ClientSocket {
             this.register_socket()?;
             this.state.mark_lingering();
         }
-        let ClientSocketState::Registered(stream) = &mut this.socket else {
+        let Some(CallerSocket::Registered(stream)) = &mut this.socket else {
             return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
         let lingering = this
@@ -275,6 +253,7 @@ mod tests {
             let socket = Socket::connect(listener.local_addr().unwrap()).unwrap();
             socket.set_nonblocking(true).unwrap();
             let poller = event_loop.poller().clone();
+            let socket = CallerSocket::Unregistered(socket);
             let mut client = ClientSocket::new(socket, poller, ConnState::new(&Arc::default()));
             if is_registered {
                 client.register_socket().unwrap();

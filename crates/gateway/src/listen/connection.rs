@@ -19,86 +19,124 @@ use super::client_connection::ClientConnection;
 use super::client_socket::{ClientSocket, ClientTransport};
 use super::conn_state::ConnState;
 use super::connection_limit::ConnectionPermit;
-use super::http1::{self, Http1Outcome};
+use super::http1::{self, Http1Outcome, LeftConnection, TaskStep};
 use super::http1_errors::Http1Stream;
 use super::stream_resets::ResetBudget;
 use super::tracked_stream::TrackedStream;
 use super::{ListenContext, ListenPort};
 use crate::request::PeerInfo;
 
-/// Serves one connection to its end and holds its permit until then. [`crate::pipeline`] answers
-/// the requests.
-pub(super) async fn serve_connection(
+/// A connection that was accepted. [`crate::pipeline`] answers its requests.
+pub(super) struct AcceptedConnection {
     context: Rc<ListenContext>,
     port: Rc<ListenPort>,
-    socket: TcpStream,
+    client: Rc<ClientConnection>,
     addr: SocketAddr,
-    permit: ConnectionPermit,
-) {
-    let ListenContext { worker, conn_table } = &*context;
-    let state = ConnState::new(worker.tick_counter());
-    let mut peer = PeerInfo::http_client(port.zone, port.tls.is_some(), addr);
-    peer.is_on_reserve = permit.is_reserve();
-    let peer = Rc::new(peer);
-    conn_table.add_connection(state.clone());
-    if let Some(cause) = port.drain.cause() {
-        // Accepted just now, after the drain order went out.
-        conn_table.drain_all(worker.current_tick(), cause);
-    }
-    let (reset_budget, alt_svc) = (
-        Rc::new(ResetBudget::new(worker.current_tick())),
-        port.alt_svc.clone(),
-    );
-    let connection = Rc::new(ClientConnection {
-        worker: worker.clone(),
-        peer,
-        state: state.clone(),
-        alt_svc,
-        reset_budget,
-    });
-    let socket = ClientSocket::new(socket, worker.event_loop.poller().clone(), state.clone());
-    let serving = pin!(serve_protocol(&connection, &port, socket));
-    match state.run_until_cut(serving).await {
-        Some(Ok(())) => {}
-        Some(Err(error)) => tracing::debug!(%addr, %error, "connection ended"),
-        None => drop(
-            worker
-                .totals
-                .connections_cut
-                .fetch_add(1, Ordering::Relaxed),
-        ),
-    }
-    conn_table.remove_connection(&state);
+    _permit: ConnectionPermit,
 }
 
-/// Detects the protocol. Kept small, because the future is moved before its first poll. The
-/// listener sets `TCP_NODELAY`.
+impl AcceptedConnection {
+    /// Adds the connection to those that the sweep ends, until this is dropped.
+    pub(super) fn new(
+        context: Rc<ListenContext>,
+        port: Rc<ListenPort>,
+        addr: SocketAddr,
+        permit: ConnectionPermit,
+    ) -> Self {
+        let ListenContext { worker, conn_table } = &*context;
+        let state = ConnState::new(worker.tick_counter());
+        let mut peer = PeerInfo::http_client(port.zone, port.tls.is_some(), addr);
+        peer.is_on_reserve = permit.is_reserve();
+        conn_table.add_connection(state.clone());
+        if let Some(cause) = port.drain.cause() {
+            // Accepted just now, after the drain order went out.
+            conn_table.drain_all(worker.current_tick(), cause);
+        }
+        let client = Rc::new(ClientConnection {
+            worker: worker.clone(),
+            peer: Rc::new(peer),
+            state,
+            alt_svc: port.alt_svc.clone(),
+            reset_budget: Rc::new(ResetBudget::new(worker.current_tick())),
+        });
+        Self {
+            context,
+            port,
+            client,
+            addr,
+            _permit: permit,
+        }
+    }
+
+    /// Serves the connection to its end: its first request in the event loop if that needs no wait, all
+    /// else in a task.
+    pub(super) fn serve(self, socket: TcpStream) {
+        let (client, counted) = (self.client.clone(), self.client.worker.count_task());
+        if self.port.tls.is_some() {
+            return self.spawn(LeftConnection::new(socket));
+        }
+        http1::serve_new(&client, socket, move |left| {
+            self.spawn(left);
+            drop(counted); // the task is counted now
+        });
+    }
+
+    fn spawn(self, left: Box<LeftConnection>) {
+        let worker = self.client.worker.clone();
+        worker.spawn(self.run(left));
+    }
+
+    /// Serves the connection in its task.
+    async fn run(self, left: Box<LeftConnection>) {
+        let serving = pin!(serve_protocol(&self.client, &self.port, left));
+        match self.client.state.run_until_cut(serving).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => tracing::debug!(addr = %self.addr, %error, "connection ended"),
+            None => {
+                let cut = &self.client.worker.totals.connections_cut;
+                cut.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Drop for AcceptedConnection {
+    fn drop(&mut self) {
+        self.context
+            .conn_table
+            .remove_connection(&self.client.state);
+    }
+}
+
+/// Detects the protocol, unless it is known. Kept small, because the future is moved before its first
+/// poll. The listener sets `TCP_NODELAY`.
 async fn serve_protocol(
     connection: &Rc<ClientConnection>,
     port: &ListenPort,
-    mut stream: ClientSocket,
+    left: Box<LeftConnection>,
 ) -> Result<(), BoxError> {
+    let (state, poller) = (&connection.state, connection.worker.event_loop.poller());
+    let LeftConnection {
+        socket,
+        buffer,
+        step,
+    } = *left;
+    let mut socket = ClientSocket::new(socket, poller.clone(), state.clone());
     if let Some(tls) = &port.tls {
-        return Box::pin(serve_tls(connection, port, tls, stream)).await;
+        return Box::pin(serve_tls(connection, port, tls, socket)).await;
     }
-    match preface::read_protocol(&mut stream).await? {
-        None => Ok(()),
-        Some((ClearTextProtocol::Http1, unread)) => {
-            serve_http1(
-                connection,
-                port,
-                TrackedStream::new(stream, unread, connection.state.clone()),
-            )
-            .await
-        }
-        Some((ClearTextProtocol::Http2, unread)) => {
-            serve_http2(
-                connection,
-                port,
-                TrackedStream::new(stream, unread, connection.state.clone()),
-            )
-            .await
-        }
+    let detected = match state.is_protocol_known() {
+        // The event loop has read a request.
+        true => Some((ClearTextProtocol::Http1, buffer.freeze())),
+        false => preface::read_protocol(&mut socket, buffer).await?,
+    };
+    let Some((protocol, unread)) = detected else {
+        return Ok(());
+    };
+    let stream = TrackedStream::new(socket, unread, state.clone());
+    match protocol {
+        ClearTextProtocol::Http1 => serve_http1(connection, port, stream, step).await,
+        ClearTextProtocol::Http2 => serve_http2(connection, port, stream).await,
     }
 }
 
@@ -120,7 +158,7 @@ async fn serve_tls(
     if is_h2 {
         serve_http2(connection, port, stream).await
     } else {
-        serve_http1(connection, port, stream).await
+        serve_http1(connection, port, stream, TaskStep::Read).await
     }
 }
 
@@ -128,12 +166,13 @@ async fn serve_http1<T>(
     connection: &Rc<ClientConnection>,
     port: &ListenPort,
     io: TrackedStream<T>,
+    step: TaskStep,
 ) -> Result<(), BoxError>
 where
     T: ClientTransport + Send + 'static,
 {
     connection.state.set_protocol(false);
-    let handed_over = match http1::serve_plain_requests(connection, io).await? {
+    let handed_over = match http1::serve_plain_requests(connection, io, step).await? {
         Http1Outcome::Closed => return Ok(()),
         Http1Outcome::HandedOver(io) => io,
     };
@@ -175,14 +214,14 @@ mod tests {
     use super::*;
 
     /// Bytes of the future that an `async fn` with these parameters returns.
-    fn future_bytes<A, B, C, D, E, F: Future>(_: fn(A, B, C, D, E) -> F) -> usize {
+    fn future_bytes<A, B, F: Future>(_: fn(A, B) -> F) -> usize {
         size_of::<F>()
     }
 
     /// Every open connection holds one: ten thousand idle clients cost ten thousand times this.
     #[test]
     fn the_future_of_a_connection_keeps_its_bound() {
-        let bytes = future_bytes(serve_connection);
+        let bytes = future_bytes(AcceptedConnection::run);
         assert!(bytes <= 3_950, "{bytes} bytes");
     }
 }

@@ -6,6 +6,7 @@
 
 mod accept;
 mod accept_backoff;
+mod caller_socket;
 mod client_connection;
 mod client_socket;
 mod conn_state;

@@ -2,7 +2,7 @@
 
 mod kept_connections;
 
-use std::io;
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -51,12 +51,15 @@ impl InstanceNetwork for OwnNetwork {
 enum Caller {
     /// A new one: its task answers.
     New,
+    /// A new one, when the function's server has an idle connection: the event loop answers, if the
+    /// request is there.
+    Later,
     /// One that has had a response from the function's own port: the event loop answers.
     Kept,
 }
 
-/// Runs each test with both callers.
-macro_rules! test_both_callers {
+/// Runs each test with all callers.
+macro_rules! test_all_callers {
     ($($test:ident,)*) => {$(
         mod $test {
             use super::Caller;
@@ -67,6 +70,11 @@ macro_rules! test_both_callers {
             }
 
             #[tokio::test]
+            async fn on_a_later_connection() {
+                super::$test(Caller::Later).await;
+            }
+
+            #[tokio::test]
             async fn on_a_kept_connection() {
                 super::$test(Caller::Kept).await;
             }
@@ -74,7 +82,7 @@ macro_rules! test_both_callers {
     )*};
 }
 
-test_both_callers! {
+test_all_callers! {
     a_plain_request_goes_to_the_functions_own_port,
     other_requests_go_to_the_watchdog,
     bodies_of_every_framing_are_whole,
@@ -153,18 +161,37 @@ impl ScriptedFunction {
 
     /// Opens a connection for a request.
     async fn connect(&self) -> TcpStream {
+        self.connect_and_write("").await
+    }
+
+    /// Opens a connection for a request, of which the first bytes follow at once.
+    async fn connect_and_write(&self, bytes: &str) -> TcpStream {
+        let warmed_up = match self.caller {
+            Caller::New => None,
+            Caller::Later | Caller::Kept => Some(self.warm_up().await),
+        };
+        let mut stream = match (self.caller, warmed_up) {
+            (Caller::Kept, Some(kept)) => kept,
+            _ => std::net::TcpStream::connect(self.fixture.public).unwrap(),
+        };
+        let _ = stream.write_all(bytes.as_bytes()); // an early answer may close
+        stream.set_nonblocking(true).unwrap();
+        TcpStream::from_std(stream).unwrap()
+    }
+
+    /// Returns a connection that has had a response of the server.
+    async fn warm_up(&self) -> std::net::TcpStream {
         let mut stream = TcpStream::connect(self.fixture.public).await.unwrap();
-        if matches!(self.caller, Caller::Kept) {
-            let warm_up = format!("GET /function/echo{WARM_UP_PATH} HTTP/1.1\r\nhost: a\r\n\r\n");
-            stream.write_all(warm_up.as_bytes()).await.unwrap();
-            within(read_head(&mut stream)).await;
-        }
+        let request = format!("GET /function/echo{WARM_UP_PATH} HTTP/1.1\r\nhost: a\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        within(read_head(&mut stream)).await;
+        let stream = stream.into_std().unwrap();
+        stream.set_nonblocking(false).unwrap();
         stream
     }
 
     async fn send(&self, request: &str) -> String {
-        let mut stream = self.connect().await;
-        let _ = stream.write_all(request.as_bytes()).await; // an early answer may close
+        let mut stream = self.connect_and_write(request).await;
         let mut answer = String::new();
         within(stream.read_to_string(&mut answer)).await.unwrap();
         answer

@@ -107,6 +107,11 @@ impl ConnState {
         }
     }
 
+    /// Returns whether the protocol is known.
+    pub(crate) fn is_protocol_known(&self) -> bool {
+        self.protocol_known.load(Ordering::Relaxed)
+    }
+
     /// Notes a complete handshake: the first request is due from now on.
     pub(crate) fn expect_request(&self) {
         self.first_request_due
@@ -346,7 +351,7 @@ impl ConnState {
             self.waker.get_or_init(|| cx.waker().clone());
             if self.has_end_flag(CUT_FLAG) {
                 Poll::Ready(None)
-            } else if self.is_draining() && !self.protocol_known.load(Ordering::Relaxed) {
+            } else if self.is_draining() && !self.is_protocol_known() {
                 // Without a protocol there is no request to finish and no way to announce the
                 // end.
                 Poll::Ready(Some(Ok(())))

@@ -24,8 +24,9 @@ impl ConnTable {
     /// Removes a connection that has ended.
     pub(crate) fn remove_connection(&self, state: &Arc<ConnState>) {
         let mut states = self.states.borrow_mut();
-        // A linear search, once per connection: a stored index would change with every removal.
-        if let Some(index) = states.iter().position(|other| Arc::ptr_eq(other, state)) {
+        // A linear search, once per connection: a stored index would change with every removal. From
+        // the end: most connections that end are young.
+        if let Some(index) = states.iter().rposition(|other| Arc::ptr_eq(other, state)) {
             states.swap_remove(index);
         }
     }

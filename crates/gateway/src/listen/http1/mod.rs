@@ -27,7 +27,7 @@ use crate::function::FunctionEntry;
 use crate::pipeline;
 use crate::route::{self, PathTarget};
 use buffered_connection::BufferedConnection;
-use inline::TaskStep;
+pub(super) use inline::{LeftConnection, TaskStep, serve_new};
 use own_port_call::{LongResponse, OpenCall};
 
 /// Maximum bytes of an incomplete head before hyper takes over.
@@ -62,18 +62,24 @@ impl Answered {
     }
 }
 
-/// Answers requests until one is not plain or the connection ends.
+/// Answers requests until one is not plain or the connection ends, from the step on that the event loop has
+/// left.
 ///
 /// # Errors
 /// If the connection fails, or a response breaks off, which only a broken connection can express.
 pub(super) async fn serve_plain_requests<T: ClientTransport>(
     client: &Rc<ClientConnection>,
     stream: TrackedStream<T>,
+    mut next: TaskStep,
 ) -> io::Result<Http1Outcome<T>> {
     let mut connection = BufferedConnection::new(stream, client.state.clone());
-    let mut previous = Answered::Elsewhere;
+    let mut previous = Answered::AtOwnPort; // if any
     loop {
-        previous = match next_step(client, &mut connection, previous).await? {
+        let step = match std::mem::replace(&mut next, TaskStep::Read) {
+            TaskStep::Read => next_step(client, &mut connection, previous).await?,
+            step => step,
+        };
+        previous = match step {
             TaskStep::Answer(plain) => match find_function(client, &plain) {
                 Some(found) => answer_plain_request(client, &mut connection, plain, found).await?,
                 None => {

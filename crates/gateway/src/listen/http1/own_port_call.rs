@@ -11,7 +11,7 @@ use crate::transport::{
 };
 
 /// Call without a response yet. Dropping it ends the call.
-pub(super) struct OpenCall {
+pub(in crate::listen) struct OpenCall {
     pub(super) exchange: Exchange,
     request: AnsweredRequest,
 }
@@ -42,7 +42,7 @@ pub(super) struct ShortResponse {
 }
 
 /// Response whose body streams, or the cause for which there is none.
-pub(super) struct LongResponse {
+pub(in crate::listen) struct LongResponse {
     pub(super) request: AnsweredRequest,
     pub(super) outcome: Result<StreamedResponse, ExchangeError>,
 }

@@ -1,4 +1,4 @@
-//! A client connection in the event loop: what it waits for, and what it leaves to its task.
+//! A client connection in the event loop: what it waits for, and what it leaves to a task.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,7 +7,9 @@ use std::task::{Context, Poll, Waker};
 use bytes::BytesMut;
 
 use super::TaskStep;
+use super::left_connection::{BeginTask, LeftConnection};
 use crate::event_loop::{EventHandler, EventLoop, PolledSocket, Readiness, Token};
+use crate::listen::caller_socket::CallerSocket;
 use crate::listen::client_connection::ClientConnection;
 use crate::listen::http1::own_port_call::{OpenCall, ShortResponse};
 
@@ -18,42 +20,35 @@ pub(super) struct InlineConnection {
 }
 
 /// Between two requests, `call` and `response` are `None`.
-#[derive(Default)]
 pub(super) struct InlineState {
-    /// `None` once the task has taken it back.
-    pub(super) socket: Option<PolledSocket>,
+    /// `None` once a task has it, or the connection has ended.
+    pub(super) socket: Option<CallerSocket>,
     /// Received bytes that belong to no request yet.
     pub(super) buffer: BytesMut,
-    pub(super) call: Option<InlineCall>,
+    pub(super) call: Option<OpenCall>,
+    /// The loop's wait for the response, or for a first request.
+    wait: Option<usize>,
     /// Response that is written at the end of this round of events.
     pub(super) response: Option<ShortResponse>,
     /// Next step of the task, which is awake then.
     step: Option<TaskStep>,
     task: Option<Waker>,
-}
-
-/// A call that the loop waits for.
-pub(super) struct InlineCall {
-    pub(super) open: OpenCall,
-    /// The loop's wait for the response.
-    pub(super) wait: usize,
+    /// Begins the task of a new connection, which has none.
+    begin_task: Option<BeginTask>,
 }
 
 impl InlineConnection {
-    /// Has the loop handle the events of the connection.
+    /// Has the loop handle the events of a connection, whose task sleeps.
     pub(super) fn attach(
         client: &Rc<ClientConnection>,
         socket: PolledSocket,
         buffer: BytesMut,
     ) -> Rc<Self> {
         let may_be_readable = socket.may_be_readable();
-        let this = Rc::new(Self {
-            client: client.clone(),
-            state: RefCell::default(),
-        });
-        this.event_loop().attach(&socket, this.clone());
+        let this = Self::new(client, CallerSocket::Registered(socket), buffer, None);
         this.with_state(|state| {
-            (state.socket, state.buffer) = (Some(socket), buffer);
+            let socket = state.socket.as_ref()?.registered()?;
+            this.event_loop().attach(socket, this.clone());
             None
         });
         if may_be_readable {
@@ -61,6 +56,28 @@ impl InlineConnection {
             this.clone().flush();
         }
         this
+    }
+
+    pub(super) fn new(
+        client: &Rc<ClientConnection>,
+        socket: CallerSocket,
+        buffer: BytesMut,
+        begin_task: Option<BeginTask>,
+    ) -> Rc<Self> {
+        let state = InlineState {
+            socket: Some(socket),
+            buffer,
+            call: None,
+            wait: None,
+            response: None,
+            step: None,
+            task: None,
+            begin_task,
+        };
+        Rc::new(Self {
+            client: client.clone(),
+            state: RefCell::new(state),
+        })
     }
 
     /// Returns what the loop leaves to the task. A drain ends the wait for a request.
@@ -80,11 +97,17 @@ impl InlineConnection {
     }
 
     /// Takes the connection out of the loop.
-    pub(super) fn take_connection(&self) -> Option<(PolledSocket, BytesMut)> {
-        let state = &mut *self.state.borrow_mut();
+    pub(super) fn take_connection(&self) -> Option<(CallerSocket, BytesMut)> {
+        self.take_from(&mut self.state.borrow_mut())
+    }
+
+    pub(super) fn take_from(&self, state: &mut InlineState) -> Option<(CallerSocket, BytesMut)> {
         let socket = state.socket.take()?;
-        self.event_loop().detach(&socket);
-        mark_untried(&socket);
+        if let Some(socket) = socket.registered() {
+            self.event_loop().detach(socket);
+            mark_untried(socket);
+        }
+        self.end_wait(state);
         Some((socket, std::mem::take(&mut state.buffer)))
     }
 
@@ -104,10 +127,23 @@ impl InlineConnection {
 
     /// Takes the open call out of the loop.
     pub(super) fn take_call(&self, state: &mut InlineState) -> Option<OpenCall> {
-        let InlineCall { open, wait } = state.call.take()?;
+        let open = state.call.take()?;
         self.event_loop().detach(open.exchange.socket());
-        self.event_loop().end_wait(wait);
+        self.end_wait(state);
         Some(open)
+    }
+
+    /// Begins a wait, which the loop leaves to a task after some time.
+    pub(super) fn begin_wait(self: &Rc<Self>, state: &mut InlineState) {
+        self.end_wait(state);
+        state.wait = Some(self.event_loop().begin_wait(self.clone()));
+    }
+
+    fn end_wait(&self, state: &mut InlineState) {
+        state
+            .wait
+            .take()
+            .inspect(|wait| self.event_loop().end_wait(*wait));
     }
 
     fn handle_caller_event(
@@ -130,17 +166,37 @@ impl InlineConnection {
         &self.client.worker.event_loop
     }
 
-    /// Does a part of the work, and wakes the task for what is left to it.
-    fn with_state(&self, work: impl FnOnce(&mut InlineState) -> Option<TaskStep>) {
+    /// Does a part of the work, and wakes or begins the task for what is left to it.
+    pub(super) fn with_state(&self, work: impl FnOnce(&mut InlineState) -> Option<TaskStep>) {
         let state = &mut *self.state.borrow_mut();
         if state.step.is_some() {
             return; // the task is awake
         }
-        state.step = work(state);
-        if state.step.is_some()
-            && let Some(task) = state.task.take()
-        {
+        let Some(step) = work(state) else { return };
+        if let Some(begin_task) = state.begin_task.take() {
+            return self.leave_new(state, step, begin_task);
+        }
+        state.step = Some(step);
+        if let Some(task) = state.task.take() {
             task.wake();
+        }
+    }
+
+    /// Leaves a new connection to a task, unless it has ended: a close without a wait needs none.
+    fn leave_new(&self, state: &mut InlineState, step: TaskStep, begin_task: BeginTask) {
+        let Some((socket, buffer)) = self.take_from(state) else {
+            return;
+        };
+        let may_send_more = || {
+            let unread = &self.client.state.unread_input;
+            !buffer.is_empty() || unread.is_unread() || socket.has_queued()
+        };
+        if !matches!(step, TaskStep::Close) || may_send_more() {
+            begin_task(Box::new(LeftConnection {
+                socket,
+                buffer,
+                step,
+            }));
         }
     }
 }
@@ -150,14 +206,17 @@ impl EventHandler for InlineConnection {
         if !readiness.has(Readiness::READ) {
             return; // what cannot be written at once is the task's
         }
-        self.with_state(|state| match state.socket.as_ref()?.token() == token {
+        self.with_state(|state| match state.socket.as_ref()?.has_token(token) {
             true => self.handle_caller_event(state, readiness),
             false => self.read_response(state, readiness),
         });
     }
 
     fn handle_long_wait(&self) {
-        self.with_state(|state| self.leave_call(state));
+        self.with_state(|state| match state.call {
+            Some(_) => self.leave_call(state),
+            None => state.is_new().then_some(TaskStep::Read),
+        });
     }
 
     fn abandon(&self) {
@@ -176,7 +235,12 @@ impl EventHandler for InlineConnection {
 }
 
 impl InlineState {
-    fn is_idle(&self) -> bool {
+    /// Returns whether the connection has no task yet.
+    pub(super) fn is_new(&self) -> bool {
+        self.begin_task.is_some()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
         self.call.is_none() && self.response.is_none()
     }
 }

@@ -3,27 +3,33 @@
 //! Between two requests, the task of a kept connection leaves its socket to the loop, and sleeps. The
 //! loop answers what needs no wait: a plain request whose function has a free place and an idle
 //! connection, and a short response. Anything else wakes the task, which goes on where the loop
-//! stopped ([`TaskStep`]).
+//! stopped ([`TaskStep`]). A new connection begins in the loop, without a task. It has one from the first
+//! thing on that the loop leaves.
 
 mod connection;
+mod left_connection;
+mod new_connection;
 mod request;
 mod response;
 
 use std::future::poll_fn;
 use std::io;
+use std::net::TcpStream;
 use std::rc::Rc;
 
 use bytes::Bytes;
 
 use self::connection::InlineConnection;
+pub(in crate::listen) use self::left_connection::LeftConnection;
 use super::buffered_connection::BufferedConnection;
 use super::own_port_call::{LongResponse, OpenCall};
 use crate::fast_path::PlainRequest;
+use crate::listen::caller_socket::CallerSocket;
 use crate::listen::client_connection::ClientConnection;
 use crate::listen::client_socket::ClientTransport;
 
 /// Next step of a connection's task.
-pub(super) enum TaskStep {
+pub(in crate::listen) enum TaskStep {
     /// Read on: a part of a head, another protocol, a close, or the drain.
     Read,
     /// End: the caller sends nothing more.
@@ -44,6 +50,17 @@ pub(super) enum TaskStep {
     },
     /// Close the connection: its last response is written.
     Close,
+}
+
+/// Answers the first request of a connection, if it has arrived and needs no wait. `begin_task` begins the
+/// connection's task for anything else; dropped, it ends the connection.
+pub(in crate::listen) fn serve_new(
+    client: &Rc<ClientConnection>,
+    socket: TcpStream,
+    begin_task: impl FnOnce(Box<LeftConnection>) + 'static,
+) {
+    let socket = CallerSocket::Unregistered(socket);
+    InlineConnection::serve_new(client, socket, Box::new(begin_task));
 }
 
 /// Leaves the connection to the event loop until it has something for the task. A connection with TLS

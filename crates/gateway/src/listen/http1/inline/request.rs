@@ -6,7 +6,7 @@ use std::rc::Rc;
 use bytes::BytesMut;
 
 use super::TaskStep;
-use super::connection::{InlineCall, InlineConnection, InlineState};
+use super::connection::{InlineConnection, InlineState};
 use crate::fast_path::{
     self, LoopbackCall, LoopbackDraft, ParseOutcome, PlainRequest, take_plain_request,
 };
@@ -28,14 +28,23 @@ impl InlineConnection {
             state.buffer = BytesMut::new(); // an idle connection keeps no memory of its last request
         }
         match parsed {
-            ParseOutcome::Plain(plain) => match self.draft_call(&plain) {
-                Some(call) => {
-                    self.begin_call(state, plain, call);
-                    None
-                }
-                None => Some(TaskStep::Answer(plain)),
-            },
+            ParseOutcome::Plain(plain) => self.begin_request(state, plain),
             ParseOutcome::Incomplete | ParseOutcome::NotPlain => Some(TaskStep::Read),
+        }
+    }
+
+    fn begin_request(
+        self: &Rc<Self>,
+        state: &mut InlineState,
+        plain: PlainRequest,
+    ) -> Option<TaskStep> {
+        self.client.state.set_protocol(false);
+        match self.draft_call(&plain) {
+            Some(call) => {
+                self.begin_call(state, plain, call);
+                None
+            }
+            None => Some(TaskStep::Answer(plain)),
         }
     }
 
@@ -65,14 +74,14 @@ impl InlineConnection {
         self.event_loop()
             .attach(open.exchange.socket(), self.clone());
         self.event_loop().flush_later(self.clone());
-        let wait = self.event_loop().begin_wait(self.clone());
-        state.call = Some(InlineCall { open, wait });
+        self.begin_wait(state);
+        state.call = Some(open);
     }
 
     /// Writes the request of the open call. Returns what the loop leaves to the task: a long one, or
     /// a connection that has failed.
     pub(super) fn write_request(&self, state: &mut InlineState) -> Option<TaskStep> {
-        match state.call.as_mut()?.open.exchange.try_write() {
+        match state.call.as_mut()?.exchange.try_write() {
             true => None,
             false => self.leave_call(state),
         }

@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes};
 
 use super::TaskStep;
 use super::connection::{InlineConnection, InlineState};
-use crate::event_loop::Readiness;
+use crate::event_loop::{PolledSocket, Readiness};
 use crate::listen::http1::own_port_call::{CallResponse, ShortResponse};
 use crate::transport::Arrived;
 
@@ -18,7 +18,7 @@ impl InlineConnection {
         state: &mut InlineState,
         readiness: Readiness,
     ) -> Option<TaskStep> {
-        let exchange = &mut state.call.as_mut()?.open.exchange;
+        let exchange = &mut state.call.as_mut()?.exchange;
         match exchange.try_read() {
             Ok(Arrived::Response) => self.take_response(state),
             // The task reads the end, too.
@@ -70,8 +70,12 @@ impl InlineConnection {
             return Some(TaskStep::Write { rest, close });
         }
         self.client.state.note_flushed();
-        let is_pipelined = !state.buffer.is_empty() || socket.may_be_readable();
-        match (close, is_pipelined) {
+        // Without events of the socket, the task must look for the next request.
+        let may_be_readable = socket
+            .registered()
+            .is_none_or(PolledSocket::may_be_readable);
+        let has_next = !state.buffer.is_empty() || may_be_readable;
+        match (close, has_next) {
             (true, _) => Some(TaskStep::Close),
             (false, true) => Some(TaskStep::Read),
             (false, false) => None,

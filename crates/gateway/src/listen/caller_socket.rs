@@ -1,0 +1,94 @@
+//! TCP socket of a caller, registered with the event loop or not yet.
+
+use std::io::{self, IoSlice, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use bytes::BytesMut;
+use rustix::net::{RecvFlags, recv};
+
+use crate::event_loop::{self, PolledSocket, Poller, Token};
+
+/// Non-blocking TCP socket of a caller.
+pub(super) enum CallerSocket {
+    /// Not registered: no event tells what it is ready for.
+    Unregistered(TcpStream),
+    /// Registered with the thread's event loop.
+    Registered(PolledSocket),
+}
+
+impl CallerSocket {
+    /// Registers the socket, if it is not.
+    ///
+    /// # Errors
+    /// If the kernel cannot watch it.
+    pub(super) fn register(self, poller: &Poller) -> io::Result<Self> {
+        match self {
+            Self::Unregistered(socket) => {
+                Ok(Self::Registered(PolledSocket::register(socket, poller)?))
+            }
+            registered @ Self::Registered(_) => Ok(registered),
+        }
+    }
+
+    /// Returns the registered socket.
+    pub(super) fn registered(&self) -> Option<&PolledSocket> {
+        match self {
+            Self::Unregistered(_) => None,
+            Self::Registered(socket) => Some(socket),
+        }
+    }
+
+    /// Returns whether an event with this token is the socket's.
+    pub(super) fn has_token(&self, token: Token) -> bool {
+        self.registered().map(PolledSocket::token) == Some(token)
+    }
+
+    /// Reads what has arrived, once, behind the bytes in `buffer`. 0: the caller has ended its direction.
+    ///
+    /// # Errors
+    /// `WouldBlock` if nothing has arrived; of the connection.
+    pub(super) fn try_read(&self, buffer: &mut BytesMut) -> io::Result<usize> {
+        match self {
+            Self::Unregistered(socket) => event_loop::receive(socket, buffer),
+            Self::Registered(socket) => socket.try_read(buffer),
+        }
+    }
+
+    /// Writes once.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the socket takes nothing; of the connection.
+    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Unregistered(socket) => (&mut &*socket).write(bytes),
+            Self::Registered(socket) => socket.try_write(bytes),
+        }
+    }
+
+    /// Does the same with bytes in parts.
+    ///
+    /// # Errors
+    /// As above.
+    pub(super) fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Unregistered(socket) => (&mut &*socket).write_vectored(parts),
+            Self::Registered(socket) => socket.try_write_vectored(parts),
+        }
+    }
+
+    /// Returns whether the kernel holds bytes that were not read.
+    pub(super) fn has_queued(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        recv(self, &mut [0; 1], flags).is_ok_and(|(_, queued)| queued > 0)
+    }
+}
+
+impl AsFd for CallerSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unregistered(socket) => socket.as_fd(),
+            Self::Registered(socket) => socket.as_fd(),
+        }
+    }
+}
