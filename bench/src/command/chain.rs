@@ -41,6 +41,24 @@ pub(crate) struct ChainArgs {
     /// Measure functions of these kinds
     #[arg(long, value_delimiter = ',', default_value = "go,sdk", value_enum)]
     programs: Vec<ChainProgramKind>,
+
+    /// Open a new connection for every request
+    #[arg(long)]
+    new_connection: bool,
+}
+
+impl ChainArgs {
+    fn case_name(&self, program: &str, length: usize, callers: usize) -> String {
+        let kind = if self.new_connection { "new" } else { "kept" };
+        format!("{program}, {length}, {kind} {callers}")
+    }
+
+    fn reuse(&self) -> ConnectionReuse {
+        match self.new_connection {
+            true => ConnectionReuse::Fresh,
+            false => ConnectionReuse::KeepAlive,
+        }
+    }
 }
 
 /// Runs the comparison. The exit code is 1 if a goal is missed.
@@ -58,7 +76,7 @@ pub(crate) async fn run(args: ChainArgs) -> BenchOutcome {
                 chain.warm_chains().await?;
             }
             for &callers in &args.connections {
-                let case = case_name(program.name(), length, callers);
+                let case = args.case_name(program.name(), length, callers);
                 let one =
                     async |variant: usize| measure_chain(&chains[variant], callers, &args).await;
                 comparison.measure_loads(&case, &VARIANTS, one).await?;
@@ -71,10 +89,6 @@ pub(crate) async fn run(args: ChainArgs) -> BenchOutcome {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
-}
-
-fn case_name(program: &str, length: usize, callers: usize) -> String {
-    format!("{program}, {length}, kept {callers}")
 }
 
 async fn measure_chain(
@@ -91,13 +105,20 @@ async fn measure_chain(
         ..RequestTemplate::for_get(addr, path).map_err(io::Error::other)?
     };
     let window = args.measure.start_window();
-    let load = epoll_client::run(&template, callers, ConnectionReuse::KeepAlive, window);
+    let load = epoll_client::run(&template, callers, args.reuse(), window);
     let (loaded, cpu) = measure_cpu(load, window, &chain.process_ids()).await;
     Ok(LoadSample::from_load(&loaded?, window, cpu))
 }
 
-/// A goal: program, functions, connections, what is compared, the other variant, and the bound.
-type ChainGoal = (&'static str, usize, usize, Compared, &'static str, f64);
+/// A goal of nearpath against another variant, with kept connections.
+struct ChainGoal {
+    program: &'static str,
+    length: usize,
+    callers: usize,
+    compared: Compared,
+    other: &'static str,
+    bound: f64,
+}
 
 #[derive(Clone, Copy)]
 enum Compared {
@@ -107,20 +128,71 @@ enum Compared {
 }
 
 const GOALS: [ChainGoal; 6] = [
-    ("unmodified Go", 2, 32, Compared::Cpu, "sidecars", 0.45),
-    ("unmodified Go", 2, 32, Compared::Rate, "sidecars", 2.0),
-    ("unmodified Go", 6, 1, Compared::P50, "direct", 1.5),
-    ("Rust SDK", 2, 32, Compared::Cpu, "sidecars", 0.12),
-    ("Rust SDK", 2, 32, Compared::Rate, "sidecars", 8.0),
-    ("Rust SDK", 2, 32, Compared::P50, "sidecars", 0.125),
+    ChainGoal {
+        program: "unmodified Go",
+        length: 2,
+        callers: 32,
+        compared: Compared::Cpu,
+        other: "sidecars",
+        bound: 0.45,
+    },
+    ChainGoal {
+        program: "unmodified Go",
+        length: 2,
+        callers: 32,
+        compared: Compared::Rate,
+        other: "sidecars",
+        bound: 2.0,
+    },
+    ChainGoal {
+        program: "unmodified Go",
+        length: 6,
+        callers: 1,
+        compared: Compared::P50,
+        other: "direct",
+        bound: 1.5,
+    },
+    ChainGoal {
+        program: "Rust SDK",
+        length: 2,
+        callers: 32,
+        compared: Compared::Cpu,
+        other: "sidecars",
+        bound: 0.12,
+    },
+    ChainGoal {
+        program: "Rust SDK",
+        length: 2,
+        callers: 32,
+        compared: Compared::Rate,
+        other: "sidecars",
+        bound: 8.0,
+    },
+    ChainGoal {
+        program: "Rust SDK",
+        length: 2,
+        callers: 32,
+        compared: Compared::P50,
+        other: "sidecars",
+        bound: 0.125,
+    },
 ];
 
 fn add_ratios(comparison: &mut BenchComparison, args: &ChainArgs) {
-    for (program, length, callers, compared, other, goal) in GOALS {
-        if !args.lengths.contains(&length) || !args.connections.contains(&callers) {
+    for ChainGoal {
+        program,
+        length,
+        callers,
+        compared,
+        other,
+        bound,
+    } in GOALS
+    {
+        let is_measured = args.lengths.contains(&length) && args.connections.contains(&callers);
+        if args.new_connection || !is_measured {
             continue;
         }
-        let case = case_name(program, length, callers);
+        let case = args.case_name(program, length, callers);
         let (name, value, better): (_, fn(&ReportRow) -> f64, _) = match compared {
             Compared::Cpu => ("CPU", |row| row.cpu_us_per_request, BetterDirection::Lower),
             Compared::Rate => ("rate", |row| row.rps, BetterDirection::Higher),
@@ -134,7 +206,7 @@ fn add_ratios(comparison: &mut BenchComparison, args: &ChainArgs) {
             RatioGoal {
                 value,
                 better,
-                goal,
+                goal: bound,
             },
         );
     }

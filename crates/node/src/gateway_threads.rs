@@ -147,7 +147,7 @@ impl GatewayThreads {
 impl ThreadTable {
     /// Gives the listener to the thread of its chain, or to the next one.
     fn push(&mut self, one: ChainListener) {
-        self.threads.retain(|thread| !thread.listeners.is_closed());
+        self.forget_ended_threads();
         let domain = one.domain.as_ref();
         let chain = domain.and_then(|domain| self.chains.get_mut(domain));
         // The first one gets a thread even if many have waited for it.
@@ -169,6 +169,15 @@ impl ThreadTable {
         }
         if let Err(unserved) = thread.listeners.send(one.listener) {
             end_listener(&unserved.0.socket); // the thread has just ended
+        }
+    }
+
+    /// A chain of an ended thread gets another one with its next listener.
+    fn forget_ended_threads(&mut self) {
+        self.threads.retain(|thread| !thread.listeners.is_closed());
+        let living: Vec<_> = self.threads.iter().map(|thread| thread.id).collect();
+        for chain in self.chains.values_mut() {
+            chain.thread = chain.thread.filter(|id| living.contains(id));
         }
     }
 
@@ -287,6 +296,18 @@ mod tests {
         received[0].close();
         let _after = [3, 4].map(|caller| listener(&threads, caller, Some("a")));
         assert_eq!(callers(&mut received[1]), [3, 4]);
+    }
+
+    #[test]
+    fn a_large_chain_whose_thread_has_ended_gets_another_one() {
+        let threads = GatewayThreads::default();
+        let mut received = [add_thread(&threads), add_thread(&threads)];
+        let _before: Vec<_> = (2..14)
+            .map(|caller| listener(&threads, caller, Some("a")))
+            .collect();
+        received[0].close();
+        let _after = listener(&threads, 14, Some("a"));
+        assert_eq!(threads.list_chains().len(), 1);
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl BatchRule {
         let percent = load.cpu.as_nanos() * 100 / interval.as_nanos().max(1);
         let is_batch = match self.is_batch {
             true => percent >= IDLE_PERCENT,
-            // Few events a round, however many rounds: their callers wait for each of them.
+            // With one event a round, a caller waits for each round. A batch would delay it.
             false => percent >= BUSY_PERCENT && load.has_long_rounds(),
         };
         let has_changed = is_batch != std::mem::replace(&mut self.is_batch, is_batch);

@@ -19,6 +19,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
@@ -30,7 +31,7 @@ pub(crate) use load::BatchRule;
 use load::{LoopLoad, RoundCounts};
 pub(crate) use poller::{Poller, Token};
 pub(crate) use registration::Readiness;
-pub(crate) use socket::{PolledSocket, receive};
+pub(crate) use socket::{PolledSocket, receive, retry_interrupted};
 use waits::Waits;
 
 /// Handles the events of sockets, in the event loop.
@@ -40,13 +41,22 @@ pub(crate) trait EventHandler {
 
     /// Hands an overdue wait to a task, and ends it. A task has timers, and notices callers that
     /// leave.
-    fn handle_long_wait(&self);
+    fn handle_overdue_wait(self: Rc<Self>);
 
     /// Writes what the handler has prepared in this round of events.
     fn flush(self: Rc<Self>);
 
     /// Gives up after a panic in this handler: its connection ends, others go on.
     fn abandon(&self);
+}
+
+/// Runs a part of a handler. A panic ends its connection, as in a task, and not its thread.
+pub(crate) fn or_abandon<H: EventHandler + ?Sized>(handler: Rc<H>, part: impl FnOnce(Rc<H>)) {
+    let abandoned = handler.clone();
+    // The handler's state is not used any more, except to give it up.
+    if catch_unwind(AssertUnwindSafe(|| part(handler))).is_err() {
+        abandoned.abandon();
+    }
 }
 
 /// Handler of a socket's events.
@@ -66,8 +76,8 @@ pub(crate) struct EventLoop {
     load: RoundCounts,
     /// Handlers that have something to write after this round of events.
     unflushed: RefCell<VecDeque<Rc<dyn EventHandler>>>,
-    /// Task of the loop, while it waits for events.
-    waiting: RefCell<Option<Waker>>,
+    /// Wakes the task of the loop, while it waits for events.
+    loop_waker: RefCell<Option<Waker>>,
 }
 
 impl EventLoop {
@@ -89,7 +99,7 @@ impl EventLoop {
             waits: Waits::default(),
             load: RoundCounts::default(),
             unflushed: RefCell::default(),
-            waiting: RefCell::default(),
+            loop_waker: RefCell::default(),
         }))
     }
 
@@ -123,8 +133,9 @@ impl EventLoop {
     /// receiver, which may take the processor: the other events of the round would wait.
     pub(crate) fn flush_later(&self, handler: Rc<dyn EventHandler>) {
         self.unflushed.borrow_mut().push_back(handler);
-        let waiting = self.waiting.take(); // none within a round
-        waiting.inspect(Waker::wake_by_ref);
+        if let Some(waker) = self.loop_waker.take() {
+            waker.wake(); // a task has called this: a round flushes by itself
+        }
     }
 
     /// Begins to wait for an event with a handler; returns the key of the wait.
@@ -137,9 +148,9 @@ impl EventLoop {
         self.waits.remove(key);
     }
 
-    /// Has handlers leave what takes too long, until the thread's tasks end.
-    pub(crate) async fn sweep_waits(&self) {
-        self.waits.sweep().await;
+    /// Has handlers hand to tasks what takes too long, until the thread's tasks end.
+    pub(crate) async fn end_overdue_waits(&self) {
+        self.waits.end_overdue().await;
     }
 
     /// Counts a call that a handler answered.

@@ -119,7 +119,7 @@ impl Poller {
     ///
     /// # Errors
     /// If the epoll instance fails.
-    pub(super) fn take_waiting(&self, events: &mut Vec<Event>) -> io::Result<()> {
+    pub(super) fn take_events(&self, events: &mut Vec<Event>) -> io::Result<()> {
         events.clear();
         loop {
             match epoll::wait(&*self.0.epoll, spare_capacity(events), Some(&NO_WAIT)) {

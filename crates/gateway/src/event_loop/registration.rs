@@ -50,8 +50,9 @@ impl Registration {
 
     /// Notes that an operation would have to wait.
     pub(super) fn clear(&self, readiness: Readiness) {
-        // Mostly clear already: a load costs less than a locked operation. What is noted in between was
-        // noted by this thread, or is told again by the epoll instance that the socket moves to.
+        // The flag is often clear already, and a load costs less than a locked operation. No event is lost
+        // between load and clear: events come from this thread. After a move, the new epoll instance
+        // reports the state again.
         if self.is_ready(readiness) {
             self.readiness.fetch_and(!readiness.0, Ordering::AcqRel);
         }

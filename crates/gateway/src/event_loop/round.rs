@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,10 +12,15 @@ use tokio::io::unix::AsyncFdReadyGuard;
 
 use super::poller::{MAX_EVENTS, Token};
 use super::registration::Readiness;
-use super::{EventHandler, EventLoop};
+use super::{EventHandler, EventLoop, or_abandon};
 
-/// Says that the poller has events.
-type EventsReady<'a> = AsyncFdReadyGuard<'a, Arc<OwnedFd>>;
+/// What the loop has to do.
+enum Work<'a> {
+    /// The poller has events.
+    Events(AsyncFdReadyGuard<'a, Arc<OwnedFd>>),
+    /// A task has left something to flush.
+    Flush,
+}
 
 /// Event of a socket with a handler.
 struct HandledEvent {
@@ -33,15 +37,15 @@ impl EventLoop {
     pub(crate) async fn run(self: Rc<Self>) -> io::Result<()> {
         let (mut events, mut handled) = (Vec::with_capacity(MAX_EVENTS), Vec::new());
         loop {
-            let ready = poll_fn(|cx| self.poll_work(cx)).await?;
-            let Some(mut ready) = ready else {
-                self.flush_handlers(); // of tasks
+            let Work::Events(mut ready) = poll_fn(|cx| self.poll_work(cx)).await? else {
+                self.flush_handlers();
                 continue;
             };
-            self.poller.take_waiting(&mut events)?;
+            self.poller.take_events(&mut events)?;
             self.load.note_round(events.len());
-            // All of them first: a handler that takes an idle connection must know of its events.
-            handled.extend(events.iter().filter_map(|event| self.sort_event(event)));
+            // All events first. A handler may take an idle connection to a server later in this round. It
+            // must see that the server has closed it.
+            handled.extend(events.iter().filter_map(|event| self.dispatch_event(event)));
             handled.drain(..).for_each(handle_event);
             self.flush_handlers();
             // With fewer events than fit, nothing is left. An event from now on is a new edge of the
@@ -54,24 +58,25 @@ impl EventLoop {
         }
     }
 
-    /// Waits for events; `None`: a task has left something to flush.
-    fn poll_work(&self, cx: &mut Context<'_>) -> Poll<io::Result<Option<EventsReady<'_>>>> {
-        self.waiting.take();
+    /// Waits for work.
+    fn poll_work(&self, cx: &mut Context<'_>) -> Poll<io::Result<Work<'_>>> {
+        self.loop_waker.take(); // a round needs no wake-up
         if let Poll::Ready(ready) = self.watched.poll_read_ready(cx) {
-            return Poll::Ready(ready.map(Some));
+            return Poll::Ready(ready.map(Work::Events));
         }
         if !self.unflushed.borrow().is_empty() {
-            return Poll::Ready(Ok(None));
+            return Poll::Ready(Ok(Work::Flush));
         }
-        self.waiting.replace(Some(cx.waker().clone()));
+        self.loop_waker.replace(Some(cx.waker().clone()));
         Poll::Pending
     }
 
     /// Returns an event for a handler. Any other one wakes the tasks of its socket.
-    fn sort_event(&self, &Event { flags, data }: &Event) -> Option<HandledEvent> {
+    fn dispatch_event(&self, &Event { flags, data }: &Event) -> Option<HandledEvent> {
         let (token, readiness) = (Token::from_data(data), Readiness::from_flags(flags));
         let handler = self.handler_of(token);
-        // Noted also where a handler sees it: no event tells the next user of the socket again.
+        // An end is noted for a handler's socket, too. epoll reports it once; the next user of the socket
+        // must still find it.
         if handler.is_none() || readiness.has(Readiness::END) {
             self.poller.note_and_wake(token, readiness);
         }
@@ -98,13 +103,4 @@ fn handle_event(event: HandledEvent) {
     or_abandon(event.handler, |handler| {
         handler.handle_event(token, readiness);
     });
-}
-
-/// Runs a part of a handler. A panic ends its connection, as in a task, and not its thread.
-fn or_abandon(handler: Rc<dyn EventHandler>, part: impl FnOnce(Rc<dyn EventHandler>)) {
-    let abandoned = handler.clone();
-    // The handler's state is not used any more, except to give it up.
-    if catch_unwind(AssertUnwindSafe(|| part(handler))).is_err() {
-        abandoned.abandon();
-    }
 }

@@ -155,7 +155,7 @@ impl PolledSocket {
         readiness: Readiness,
         operation: impl FnMut() -> io::Result<R>,
     ) -> io::Result<R> {
-        let done = until_uninterrupted(operation);
+        let done = retry_interrupted(operation);
         if done
             .as_ref()
             .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
@@ -202,7 +202,7 @@ impl PolledSocket {
 /// # Errors
 /// `WouldBlock` if nothing has arrived; of the connection.
 pub(crate) fn receive(socket: impl AsFd, buffer: &mut BytesMut) -> io::Result<usize> {
-    until_uninterrupted(|| {
+    retry_interrupted(|| {
         receive_up_to(&socket, READ_BYTES, &mut |bytes: &[u8]| {
             buffer.extend_from_slice(bytes)
         })
@@ -222,7 +222,7 @@ fn receive_up_to(
 }
 
 /// Tries an operation until no signal interrupts it.
-fn until_uninterrupted<R>(mut operation: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+pub(crate) fn retry_interrupted<R>(mut operation: impl FnMut() -> io::Result<R>) -> io::Result<R> {
     loop {
         match operation() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -18,7 +18,7 @@ pub(crate) fn run_with_loop(test: impl AsyncFnOnce(Rc<EventLoop>)) {
         let event_loop = EventLoop::new().unwrap();
         tokio::task::spawn_local(event_loop.clone().run());
         let sweeping = event_loop.clone();
-        tokio::task::spawn_local(async move { sweeping.sweep_waits().await });
+        tokio::task::spawn_local(async move { sweeping.end_overdue_waits().await });
         within(test(event_loop)).await;
     });
 }
@@ -57,7 +57,7 @@ impl EventHandler for Recorder {
         }
     }
 
-    fn handle_long_wait(&self) {
+    fn handle_overdue_wait(self: Rc<Self>) {
         self.note("long wait");
     }
 
@@ -140,7 +140,7 @@ fn a_socket_moves_to_another_loop() {
         socket.read_exact(&mut got).await.unwrap(); // the other loop does not run
         assert_eq!(&got, b"one");
         let mut events = Vec::with_capacity(poller::MAX_EVENTS);
-        other.poller().take_waiting(&mut events).unwrap();
+        other.poller().take_events(&mut events).unwrap();
         assert!(events.is_empty());
     });
 }
@@ -170,7 +170,7 @@ impl EventHandler for Failing {
         panic!("as the test asks");
     }
 
-    fn handle_long_wait(&self) {}
+    fn handle_overdue_wait(self: Rc<Self>) {}
 
     fn flush(self: Rc<Self>) {}
 

@@ -21,14 +21,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::poll_proceed;
 use tokio_rustls::server::TlsStream;
 
-use super::caller_socket::CallerSocket;
+use super::accepted_socket::AcceptedSocket;
 use super::conn_state::ConnState;
-use crate::event_loop::{PolledSocket, Poller};
+use crate::event_loop::{PolledSocket, Poller, retry_interrupted};
 
 /// Client socket that is registered with the event loop on demand.
 pub(super) struct ClientSocket {
     /// `None`: taken by a handler of the event loop, or the registration failed.
-    socket: Option<CallerSocket>,
+    socket: Option<AcceptedSocket>,
     poller: Poller,
     state: Arc<ConnState>,
     /// Boxed: most connections never have it.
@@ -44,19 +44,19 @@ pub(super) trait ClientTransport: AsyncRead + AsyncWrite + Unpin {
     fn take_socket(&mut self) -> io::Result<Option<PolledSocket>>;
 
     /// Returns a socket that was taken.
-    fn restore_socket(&mut self, socket: CallerSocket);
+    fn restore_socket(&mut self, socket: AcceptedSocket);
 }
 
 impl ClientTransport for ClientSocket {
     fn take_socket(&mut self) -> io::Result<Option<PolledSocket>> {
         self.register_socket()?;
         match self.socket.take() {
-            Some(CallerSocket::Registered(socket)) => Ok(Some(socket)),
+            Some(AcceptedSocket::Registered(socket)) => Ok(Some(socket)),
             _ => Err(io::ErrorKind::NotConnected.into()), // taken before
         }
     }
 
-    fn restore_socket(&mut self, socket: CallerSocket) {
+    fn restore_socket(&mut self, socket: AcceptedSocket) {
         self.socket = Some(socket);
     }
 }
@@ -66,12 +66,12 @@ impl ClientTransport for TlsStream<ClientSocket> {
         Ok(None)
     }
 
-    fn restore_socket(&mut self, _: CallerSocket) {}
+    fn restore_socket(&mut self, _: AcceptedSocket) {}
 }
 
 impl ClientSocket {
     /// Wraps a caller's socket.
-    pub(super) fn new(socket: CallerSocket, poller: Poller, state: Arc<ConnState>) -> Self {
+    pub(super) fn new(socket: AcceptedSocket, poller: Poller, state: Arc<ConnState>) -> Self {
         Self {
             socket: Some(socket),
             poller,
@@ -81,7 +81,7 @@ impl ClientSocket {
     }
 
     fn register_socket(&mut self) -> io::Result<Pin<&mut PolledSocket>> {
-        if matches!(self.socket, Some(CallerSocket::Unregistered(_))) {
+        if matches!(self.socket, Some(AcceptedSocket::Unregistered(_))) {
             // epoll reports a close by itself from here on, so the sweep need not wake this
             // connection.
             self.state.resume_reading();
@@ -96,7 +96,7 @@ impl ClientSocket {
 
     fn registered_stream(&mut self) -> Option<Pin<&mut PolledSocket>> {
         match &mut self.socket {
-            Some(CallerSocket::Registered(stream)) => Some(Pin::new(stream)),
+            Some(AcceptedSocket::Registered(stream)) => Some(Pin::new(stream)),
             _ => None,
         }
     }
@@ -107,10 +107,11 @@ impl ClientSocket {
         Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
     }
 
-    /// Returns whether the client may be sending more than was read.
     fn has_unread_input(&self) -> bool {
-        let has_queued = self.socket.as_ref().is_some_and(CallerSocket::has_queued);
-        self.state.unread_input.is_unread() || has_queued
+        let unread = &self.state.unread_input;
+        self.socket
+            .as_ref()
+            .is_some_and(|socket| socket.has_unread_input(unread))
     }
 
     /// Tries an operation without waiting; `None`: the socket is registered, or would block. Pending
@@ -120,22 +121,16 @@ impl ClientSocket {
         cx: &mut Context<'_>,
         mut attempt: impl FnMut(&Socket) -> io::Result<R>,
     ) -> Poll<Option<io::Result<R>>> {
-        let Some(CallerSocket::Unregistered(socket)) = &self.socket else {
+        let Some(AcceptedSocket::Unregistered(socket)) = &self.socket else {
             return Poll::Ready(None);
         };
-        // Ends here where nothing is done: it would give back what the registered socket uses.
+        // Must be dropped before the registered socket is tried: its drop gives back the budget.
         let turn = ready!(poll_proceed(cx));
-        loop {
-            match attempt(socket) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Poll::Ready(None);
-                }
-                // A signal may interrupt even a non-blocking call.
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => {
-                    turn.made_progress();
-                    return Poll::Ready(Some(result));
-                }
+        match retry_interrupted(|| attempt(socket)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Ready(None),
+            result => {
+                turn.made_progress();
+                Poll::Ready(Some(result))
             }
         }
     }
@@ -207,7 +202,7 @@ impl AsyncWrite for ClientSocket {
             this.register_socket()?;
             this.state.mark_lingering();
         }
-        let Some(CallerSocket::Registered(stream)) = &mut this.socket else {
+        let Some(AcceptedSocket::Registered(stream)) = &mut this.socket else {
             return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
         let lingering = this
@@ -253,7 +248,7 @@ mod tests {
             let socket = Socket::connect(listener.local_addr().unwrap()).unwrap();
             socket.set_nonblocking(true).unwrap();
             let poller = event_loop.poller().clone();
-            let socket = CallerSocket::Unregistered(socket);
+            let socket = AcceptedSocket::Unregistered(socket);
             let mut client = ClientSocket::new(socket, poller, ConnState::new(&Arc::default()));
             if is_registered {
                 client.register_socket().unwrap();

@@ -19,7 +19,7 @@ use super::client_connection::ClientConnection;
 use super::client_socket::{ClientSocket, ClientTransport};
 use super::conn_state::ConnState;
 use super::connection_limit::ConnectionPermit;
-use super::http1::{self, Http1Outcome, LeftConnection, TaskStep};
+use super::http1::{self, Http1Outcome, TaskStart, TaskStep};
 use super::http1_errors::Http1Stream;
 use super::stream_resets::ResetBudget;
 use super::tracked_stream::TrackedStream;
@@ -37,7 +37,7 @@ pub(super) struct AcceptedConnection {
 
 impl AcceptedConnection {
     /// Adds the connection to those that the sweep ends, until this is dropped.
-    pub(super) fn new(
+    pub(super) fn register(
         context: Rc<ListenContext>,
         port: Rc<ListenPort>,
         addr: SocketAddr,
@@ -71,23 +71,24 @@ impl AcceptedConnection {
     /// Serves the connection to its end: its first request in the event loop if that needs no wait, all
     /// else in a task.
     pub(super) fn serve(self, socket: TcpStream) {
+        // The drain waits for the connection while it has no task.
         let (client, counted) = (self.client.clone(), self.client.worker.count_task());
         if self.port.tls.is_some() {
-            return self.spawn(LeftConnection::new(socket));
+            return self.spawn(TaskStart::new(socket));
         }
         http1::serve_new(&client, socket, move |left| {
             self.spawn(left);
-            drop(counted); // the task is counted now
+            drop(counted); // the task is counted by now: the count was never too small
         });
     }
 
-    fn spawn(self, left: Box<LeftConnection>) {
+    fn spawn(self, left: Box<TaskStart>) {
         let worker = self.client.worker.clone();
         worker.spawn(self.run(left));
     }
 
     /// Serves the connection in its task.
-    async fn run(self, left: Box<LeftConnection>) {
+    async fn run(self, left: Box<TaskStart>) {
         let serving = pin!(serve_protocol(&self.client, &self.port, left));
         match self.client.state.run_until_cut(serving).await {
             Some(Ok(())) => {}
@@ -113,10 +114,10 @@ impl Drop for AcceptedConnection {
 async fn serve_protocol(
     connection: &Rc<ClientConnection>,
     port: &ListenPort,
-    left: Box<LeftConnection>,
+    left: Box<TaskStart>,
 ) -> Result<(), BoxError> {
     let (state, poller) = (&connection.state, connection.worker.event_loop.poller());
-    let LeftConnection {
+    let TaskStart {
         socket,
         buffer,
         step,
@@ -126,7 +127,7 @@ async fn serve_protocol(
         return Box::pin(serve_tls(connection, port, tls, socket)).await;
     }
     let detected = match state.is_protocol_known() {
-        // The event loop has read a request.
+        // The event loop has read a request: `step` says what follows.
         true => Some((ClearTextProtocol::Http1, buffer.freeze())),
         false => preface::read_protocol(&mut socket, buffer).await?,
     };

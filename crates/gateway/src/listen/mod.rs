@@ -6,7 +6,7 @@
 
 mod accept;
 mod accept_backoff;
-mod caller_socket;
+mod accepted_socket;
 mod client_connection;
 mod client_socket;
 mod conn_state;

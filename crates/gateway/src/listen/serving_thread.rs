@@ -82,7 +82,7 @@ async fn serve_until_drained(
     let worker = context.worker.clone();
     tokio::task::spawn_local(run_event_loop(worker.event_loop.clone()));
     let event_loop = worker.event_loop.clone();
-    tokio::task::spawn_local(async move { event_loop.sweep_waits().await });
+    tokio::task::spawn_local(async move { event_loop.end_overdue_waits().await });
     tokio::task::spawn_local(sweep_connections(
         context.clone(),
         conn_timeouts(settings),

@@ -1,6 +1,7 @@
 //! Plain requests to a function's own server, which answers byte by byte what a test tells it.
 
 mod kept_connections;
+mod new_connections;
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -96,6 +97,9 @@ test_all_callers! {
     pipelined_requests_are_answered_in_their_order,
 }
 
+const REQUEST: &str = "GET /function/echo/x HTTP/1.1\r\nhost: a\r\n\r\n";
+const WHOLE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
 /// Path of requests that only open connections. The server answers them by itself.
 const WARM_UP_PATH: &str = "/warm-up";
 
@@ -123,6 +127,16 @@ impl ScriptedFunction {
         exec_timeout: Option<Duration>,
         policy: FunctionPolicy,
     ) -> Self {
+        Self::start_on(TestGateway::start(), caller, scripts, exec_timeout, policy).await
+    }
+
+    async fn start_on(
+        fixture: TestGateway,
+        caller: Caller,
+        scripts: &[Script],
+        exec_timeout: Option<Duration>,
+        policy: FunctionPolicy,
+    ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let requests = Arc::default();
@@ -139,7 +153,6 @@ impl ScriptedFunction {
             exec_timeout,
             network: network.clone(),
         });
-        let fixture = TestGateway::start();
         publish(&fixture, watchdog, &server, policy);
         Self {
             caller,
@@ -270,6 +283,14 @@ async fn serve_scripts(
     }
 }
 
+/// Reads a response whose body has this length.
+async fn read_response(stream: &mut TcpStream, length: usize) -> (String, String) {
+    let head = within(read_head(stream)).await;
+    let mut body = vec![0; length];
+    within(stream.read_exact(&mut body)).await.unwrap();
+    (head, String::from_utf8(body).unwrap())
+}
+
 async fn read_request(stream: &mut TcpStream) -> Option<String> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -282,6 +303,14 @@ async fn read_request(stream: &mut TcpStream) -> Option<String> {
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await.ok()?;
     Some(head + std::str::from_utf8(&body).unwrap())
+}
+
+/// Returns how many calls event loops have answered.
+fn inline_calls(function: &ScriptedFunction) -> u64 {
+    let metrics = function.fixture.encode_metrics();
+    let name = "nearpath_inline_calls_total ";
+    let mut counts = metrics.lines().filter_map(|line| line.strip_prefix(name));
+    counts.next().unwrap().parse().unwrap()
 }
 
 fn body_of(answer: &str) -> &str {

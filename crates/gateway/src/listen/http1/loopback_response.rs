@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::buffered_connection::BufferedConnection;
 use super::fast_response::write_whole;
 use super::own_port_call::{
-    AnsweredRequest, CallResponse, LongResponse, OpenCall, ShortResponse, StreamedResponse,
+    CallResponse, CallState, OpenCall, ShortResponse, StreamedResponse, UnfinishedCall,
 };
 use super::response;
 use crate::listen::client_connection::ClientConnection;
@@ -33,9 +33,7 @@ where
             write_whole(connection, head, body).await?;
             Ok(!close)
         }
-        Some(CallResponse::Long(response)) => {
-            write_long_response(client, connection, *response).await
-        }
+        Some(CallResponse::Unfinished(call)) => write_unfinished(client, connection, *call).await,
     }
 }
 
@@ -44,21 +42,21 @@ where
 ///
 /// # Errors
 /// If the connection to the caller fails, or the response breaks off.
-pub(super) async fn write_long_response<T>(
+pub(super) async fn write_unfinished<T>(
     client: &ClientConnection,
     connection: &mut BufferedConnection<T>,
-    response: LongResponse,
+    call: UnfinishedCall,
 ) -> io::Result<bool>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    let LongResponse { request, outcome } = response;
-    let AnsweredRequest {
+    let UnfinishedCall { state, outcome } = call;
+    let CallState {
         plain,
         call,
         limit,
         active,
-    } = request;
+    } = state;
     let (worker, peer) = (&client.worker, &client.peer);
     let mut response = match outcome {
         Ok(StreamedResponse { head, body }) => {

@@ -27,8 +27,8 @@ use crate::function::FunctionEntry;
 use crate::pipeline;
 use crate::route::{self, PathTarget};
 use buffered_connection::BufferedConnection;
-pub(super) use inline::{LeftConnection, TaskStep, serve_new};
-use own_port_call::{LongResponse, OpenCall};
+pub(super) use inline::{TaskStart, TaskStep, serve_new};
+use own_port_call::{OpenCall, UnfinishedCall};
 
 /// Maximum bytes of an incomplete head before hyper takes over.
 const MAX_PLAIN_HEAD_BYTES: usize = 4096;
@@ -73,7 +73,7 @@ pub(super) async fn serve_plain_requests<T: ClientTransport>(
     mut next: TaskStep,
 ) -> io::Result<Http1Outcome<T>> {
     let mut connection = BufferedConnection::new(stream, client.state.clone());
-    let mut previous = Answered::AtOwnPort; // if any
+    let mut previous = Answered::AtOwnPort; // the loop may answer a first request, too
     loop {
         let step = match std::mem::replace(&mut next, TaskStep::Read) {
             TaskStep::Read => next_step(client, &mut connection, previous).await?,
@@ -147,14 +147,14 @@ async fn await_call<T: ClientTransport>(
     Ok(Answered::AtOwnPort.or_last(answering.await?))
 }
 
-/// Writes a response that the event loop has left.
+/// Writes the response of a call that the event loop does not finish.
 async fn finish_call<T: ClientTransport>(
     client: &ClientConnection,
     connection: &mut BufferedConnection<T>,
-    response: LongResponse,
+    response: UnfinishedCall,
 ) -> io::Result<Answered> {
     // On the heap, as above.
-    let writing = Box::pin(loopback_response::write_long_response(
+    let writing = Box::pin(loopback_response::write_unfinished(
         client, connection, response,
     ));
     Ok(Answered::AtOwnPort.or_last(writing.await?))
@@ -166,7 +166,8 @@ struct FoundFunction {
     path_offset: usize,
 }
 
-/// Finds the function of a plain request; `None`: the request must be refused.
+/// Finds the function of a plain request. `None`: another path, an unknown function, or a connection of the
+/// reserve. The pipeline answers these through hyper.
 fn find_function(client: &ClientConnection, plain: &PlainRequest) -> Option<FoundFunction> {
     match route::parse_path(plain.path()) {
         Ok(PathTarget::Function { name, path_offset }) if !client.peer.is_on_reserve => client
@@ -177,7 +178,6 @@ fn find_function(client: &ClientConnection, plain: &PlainRequest) -> Option<Foun
                 function,
                 path_offset,
             }),
-        // hyper takes the connection, and the pipeline words the refusal.
         _ => None,
     }
 }

@@ -13,11 +13,11 @@ use crate::transport::{
 /// Call without a response yet. Dropping it ends the call.
 pub(in crate::listen) struct OpenCall {
     pub(super) exchange: Exchange,
-    request: AnsweredRequest,
+    state: CallState,
 }
 
-/// Request of a call, without its connection to the server.
-pub(super) struct AnsweredRequest {
+/// State of a call, apart from its connection to the server.
+pub(super) struct CallState {
     pub(super) plain: PlainRequest,
     pub(super) call: PlainCall,
     pub(super) limit: CallLimit,
@@ -28,8 +28,8 @@ pub(super) struct AnsweredRequest {
 pub(super) enum CallResponse {
     /// A short response, which only has to be written. The call is recorded.
     Short(ShortResponse),
-    /// Anything else.
-    Long(Box<LongResponse>),
+    /// Anything else: the task writes it and records the call.
+    Unfinished(Box<UnfinishedCall>),
 }
 
 /// Response with its whole body.
@@ -41,9 +41,9 @@ pub(super) struct ShortResponse {
     pub(super) close: bool,
 }
 
-/// Response whose body streams, or the cause for which there is none.
-pub(in crate::listen) struct LongResponse {
-    pub(super) request: AnsweredRequest,
+/// Call whose response streams, or has failed.
+pub(in crate::listen) struct UnfinishedCall {
+    pub(super) state: CallState,
     pub(super) outcome: Result<StreamedResponse, ExchangeError>,
 }
 
@@ -62,7 +62,7 @@ impl OpenCall {
         } = call;
         Self {
             exchange,
-            request: AnsweredRequest {
+            state: CallState {
                 plain,
                 call,
                 limit,
@@ -73,27 +73,27 @@ impl OpenCall {
 
     /// Waits for the response, or the time limit.
     pub(super) async fn complete(self, client: &ClientConnection) -> CallResponse {
-        let AnsweredRequest { call, limit, .. } = &self.request;
+        let CallState { call, limit, .. } = &self.state;
         let deadline = limit.deadline_after(call.record.started_at());
         let outcome = self.exchange.complete_by(deadline).await;
-        self.request.end(client, outcome)
+        self.state.end(client, outcome)
     }
 
     /// Takes the response that has arrived.
     pub(super) fn take_response(self, client: &ClientConnection) -> CallResponse {
-        self.request.end(client, self.exchange.into_response())
+        self.state.end(client, self.exchange.into_response())
     }
 
     /// Ends the call without a response.
-    pub(super) fn fail(self, error: ExchangeError) -> Box<LongResponse> {
-        Box::new(LongResponse {
-            request: self.request,
+    pub(super) fn fail(self, error: ExchangeError) -> Box<UnfinishedCall> {
+        Box::new(UnfinishedCall {
+            state: self.state,
             outcome: Err(error),
         })
     }
 }
 
-impl AnsweredRequest {
+impl CallState {
     fn end(
         self,
         client: &ClientConnection,
@@ -108,8 +108,8 @@ impl AnsweredRequest {
             },
             Err(error) => Err(error),
         };
-        CallResponse::Long(Box::new(LongResponse {
-            request: self,
+        CallResponse::Unfinished(Box::new(UnfinishedCall {
+            state: self,
             outcome,
         }))
     }

@@ -7,28 +7,10 @@ use nearpath_types::FunctionPolicy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Caller, ScriptedFunction, publish, read_request};
-use crate::fixture::{millis, read_head};
-
-const REQUEST: &str = "GET /function/echo/x HTTP/1.1\r\nhost: a\r\n\r\n";
-
-/// Reads a response whose body has this length.
-async fn read_response(stream: &mut TcpStream, length: usize) -> (String, String) {
-    let head = within(read_head(stream)).await;
-    let mut body = vec![0; length];
-    within(stream.read_exact(&mut body)).await.unwrap();
-    (head, String::from_utf8(body).unwrap())
-}
-
-const WHOLE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-
-/// Returns how many calls event loops have answered.
-fn inline_calls(function: &ScriptedFunction) -> u64 {
-    let metrics = function.fixture.encode_metrics();
-    let name = "nearpath_inline_calls_total ";
-    let mut counts = metrics.lines().filter_map(|line| line.strip_prefix(name));
-    counts.next().unwrap().parse().unwrap()
-}
+use super::{
+    Caller, REQUEST, ScriptedFunction, WHOLE, inline_calls, publish, read_request, read_response,
+};
+use crate::fixture::millis;
 
 #[tokio::test]
 async fn the_event_loop_answers_on_kept_connections() {
@@ -41,45 +23,6 @@ async fn the_event_loop_answers_on_kept_connections() {
         inline_calls(&function) > 0 // added each tick
     })
     .await;
-}
-
-#[tokio::test]
-async fn the_event_loop_answers_first_requests() {
-    let function = ScriptedFunction::start(Caller::New, &[(WHOLE, false); 5_000]).await;
-    // A task answers the first one, and what arrives late on a busy machine.
-    eventually("some calls are inline", async || {
-        assert!(function.get().await.ends_with("\r\n\r\nok"));
-        inline_calls(&function) > 0 // added each tick
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_connection_is_kept_after_a_first_request_in_the_event_loop() {
-    let function = ScriptedFunction::start(Caller::Later, &[(WHOLE, false); 3]).await;
-    let mut stream = function.connect_and_write(REQUEST).await;
-    assert_eq!(read_response(&mut stream, 2).await.1, "ok");
-    let last = REQUEST.replace("host: a", "host: a\r\nconnection: close");
-    let pipelined = [REQUEST, &last].concat();
-    stream.write_all(pipelined.as_bytes()).await.unwrap();
-    assert_eq!(read_response(&mut stream, 2).await.1, "ok");
-    let mut answer = String::new();
-    within(stream.read_to_string(&mut answer)).await.unwrap();
-    assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
-}
-
-/// A reset would overtake the last response.
-#[tokio::test]
-async fn a_caller_that_sends_more_than_its_last_request_gets_the_response() {
-    let function = ScriptedFunction::start(Caller::Later, &[(WHOLE, false); 20]).await;
-    let last = REQUEST.replace("host: a", "host: a\r\nconnection: close");
-    for surplus in [1, 100_000] {
-        let mut stream = function.connect_and_write(&last).await;
-        stream.write_all(&vec![b'x'; surplus]).await.unwrap();
-        let mut answer = String::new();
-        within(stream.read_to_string(&mut answer)).await.unwrap();
-        assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
-    }
 }
 
 /// Publishes a server that a test plays itself.

@@ -7,9 +7,9 @@ use std::task::{Context, Poll, Waker};
 use bytes::BytesMut;
 
 use super::TaskStep;
-use super::left_connection::{BeginTask, LeftConnection};
+use super::task_start::{BeginTask, TaskStart};
 use crate::event_loop::{EventHandler, EventLoop, PolledSocket, Readiness, Token};
-use crate::listen::caller_socket::CallerSocket;
+use crate::listen::accepted_socket::AcceptedSocket;
 use crate::listen::client_connection::ClientConnection;
 use crate::listen::http1::own_port_call::{OpenCall, ShortResponse};
 
@@ -22,7 +22,7 @@ pub(super) struct InlineConnection {
 /// Between two requests, `call` and `response` are `None`.
 pub(super) struct InlineState {
     /// `None` once a task has it, or the connection has ended.
-    pub(super) socket: Option<CallerSocket>,
+    pub(super) socket: Option<AcceptedSocket>,
     /// Received bytes that belong to no request yet.
     pub(super) buffer: BytesMut,
     pub(super) call: Option<OpenCall>,
@@ -45,22 +45,21 @@ impl InlineConnection {
         buffer: BytesMut,
     ) -> Rc<Self> {
         let may_be_readable = socket.may_be_readable();
-        let this = Self::new(client, CallerSocket::Registered(socket), buffer, None);
-        this.with_state(|state| {
+        let this = Self::new(client, AcceptedSocket::Registered(socket), buffer, None);
+        this.run_part(|state| {
             let socket = state.socket.as_ref()?.registered()?;
             this.event_loop().attach(socket, this.clone());
             None
         });
         if may_be_readable {
-            this.with_state(|state| this.read_request(state)); // its event came before
-            this.clone().flush();
+            this.run_part(|state| this.read_request(state)); // its event came before
         }
         this
     }
 
     pub(super) fn new(
         client: &Rc<ClientConnection>,
-        socket: CallerSocket,
+        socket: AcceptedSocket,
         buffer: BytesMut,
         begin_task: Option<BeginTask>,
     ) -> Rc<Self> {
@@ -97,11 +96,11 @@ impl InlineConnection {
     }
 
     /// Takes the connection out of the loop.
-    pub(super) fn take_connection(&self) -> Option<(CallerSocket, BytesMut)> {
+    pub(super) fn take_connection(&self) -> Option<(AcceptedSocket, BytesMut)> {
         self.take_from(&mut self.state.borrow_mut())
     }
 
-    pub(super) fn take_from(&self, state: &mut InlineState) -> Option<(CallerSocket, BytesMut)> {
+    pub(super) fn take_from(&self, state: &mut InlineState) -> Option<(AcceptedSocket, BytesMut)> {
         let socket = state.socket.take()?;
         if let Some(socket) = socket.registered() {
             self.event_loop().detach(socket);
@@ -111,15 +110,15 @@ impl InlineConnection {
         Some((socket, std::mem::take(&mut state.buffer)))
     }
 
-    /// Ends the connection with its call, unless the task has taken them.
-    pub(super) fn leave(&self) {
+    /// Ends the connection with its call, unless a task has taken them.
+    pub(super) fn end(&self) {
         let connection = self.take_connection();
         let call = self.take_call(&mut self.state.borrow_mut());
         drop((connection, call)); // without the borrow
     }
 
-    /// Leaves the open call to the task.
-    pub(super) fn leave_call(&self, state: &mut InlineState) -> Option<TaskStep> {
+    /// Hands the open call to the task.
+    pub(super) fn hand_call_to_task(&self, state: &mut InlineState) -> Option<TaskStep> {
         let call = self.take_call(state)?;
         mark_untried(call.exchange.socket());
         Some(TaskStep::Await(Box::new(call)))
@@ -133,7 +132,7 @@ impl InlineConnection {
         Some(open)
     }
 
-    /// Begins a wait, which the loop leaves to a task after some time.
+    /// Begins a wait, which the loop hands to a task after some time.
     pub(super) fn begin_wait(self: &Rc<Self>, state: &mut InlineState) {
         self.end_wait(state);
         state.wait = Some(self.event_loop().begin_wait(self.clone()));
@@ -151,6 +150,7 @@ impl InlineConnection {
         state: &mut InlineState,
         readiness: Readiness,
     ) -> Option<TaskStep> {
+        // The response and the next request may be there in one round.
         if let Some(step) = self.write_response(state) {
             return Some(step);
         }
@@ -158,7 +158,7 @@ impl InlineConnection {
             true if readiness.has(Readiness::END) => Some(TaskStep::Read),
             true => self.read_request(state),
             // The caller sends more, or has left.
-            false => self.leave_call(state),
+            false => self.hand_call_to_task(state),
         }
     }
 
@@ -167,14 +167,14 @@ impl InlineConnection {
     }
 
     /// Does a part of the work, and wakes or begins the task for what is left to it.
-    pub(super) fn with_state(&self, work: impl FnOnce(&mut InlineState) -> Option<TaskStep>) {
+    pub(super) fn run_part(&self, work: impl FnOnce(&mut InlineState) -> Option<TaskStep>) {
         let state = &mut *self.state.borrow_mut();
         if state.step.is_some() {
             return; // the task is awake
         }
         let Some(step) = work(state) else { return };
         if let Some(begin_task) = state.begin_task.take() {
-            return self.leave_new(state, step, begin_task);
+            return self.begin_task_with(state, step, begin_task);
         }
         state.step = Some(step);
         if let Some(task) = state.task.take() {
@@ -182,17 +182,15 @@ impl InlineConnection {
         }
     }
 
-    /// Leaves a new connection to a task, unless it has ended: a close without a wait needs none.
-    fn leave_new(&self, state: &mut InlineState, step: TaskStep, begin_task: BeginTask) {
+    /// Begins the task of a new connection, unless it has ended: a close without a wait needs none.
+    fn begin_task_with(&self, state: &mut InlineState, step: TaskStep, begin_task: BeginTask) {
         let Some((socket, buffer)) = self.take_from(state) else {
             return;
         };
-        let may_send_more = || {
-            let unread = &self.client.state.unread_input;
-            !buffer.is_empty() || unread.is_unread() || socket.has_queued()
-        };
+        let unread = &self.client.state.unread_input;
+        let may_send_more = || !buffer.is_empty() || socket.has_unread_input(unread);
         if !matches!(step, TaskStep::Close) || may_send_more() {
-            begin_task(Box::new(LeftConnection {
+            begin_task(Box::new(TaskStart {
                 socket,
                 buffer,
                 step,
@@ -206,28 +204,29 @@ impl EventHandler for InlineConnection {
         if !readiness.has(Readiness::READ) {
             return; // what cannot be written at once is the task's
         }
-        self.with_state(|state| match state.socket.as_ref()?.has_token(token) {
+        self.run_part(|state| match state.socket.as_ref()?.has_token(token) {
             true => self.handle_caller_event(state, readiness),
+            // The event of the only call in this round: its response is written at the round's end.
             false => self.read_response(state, readiness),
         });
     }
 
-    fn handle_long_wait(&self) {
-        self.with_state(|state| match state.call {
-            Some(_) => self.leave_call(state),
+    fn handle_overdue_wait(self: Rc<Self>) {
+        self.run_part(|state| match state.call {
+            Some(_) => self.hand_call_to_task(state),
             None => state.is_new().then_some(TaskStep::Read),
         });
     }
 
     fn abandon(&self) {
-        self.with_state(|state| {
+        self.run_part(|state| {
             drop((self.take_call(state), state.response.take()));
             Some(TaskStep::Close)
         });
     }
 
     fn flush(self: Rc<Self>) {
-        self.with_state(|state| {
+        self.run_part(|state| {
             self.write_response(state)
                 .or_else(|| self.write_request(state))
         });

@@ -3,14 +3,14 @@
 //! Between two requests, the task of a kept connection leaves its socket to the loop, and sleeps. The
 //! loop answers what needs no wait: a plain request whose function has a free place and an idle
 //! connection, and a short response. Anything else wakes the task, which goes on where the loop
-//! stopped ([`TaskStep`]). A new connection begins in the loop, without a task. It has one from the first
-//! thing on that the loop leaves.
+//! stopped ([`TaskStep`]). A new connection begins in the loop, without a task. Its task begins with the
+//! first step that the loop does not take (decision 99).
 
 mod connection;
-mod left_connection;
 mod new_connection;
 mod request;
 mod response;
+mod task_start;
 
 use std::future::poll_fn;
 use std::io;
@@ -20,11 +20,11 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use self::connection::InlineConnection;
-pub(in crate::listen) use self::left_connection::LeftConnection;
+pub(in crate::listen) use self::task_start::TaskStart;
 use super::buffered_connection::BufferedConnection;
-use super::own_port_call::{LongResponse, OpenCall};
+use super::own_port_call::{OpenCall, UnfinishedCall};
 use crate::fast_path::PlainRequest;
-use crate::listen::caller_socket::CallerSocket;
+use crate::listen::accepted_socket::AcceptedSocket;
 use crate::listen::client_connection::ClientConnection;
 use crate::listen::client_socket::ClientTransport;
 
@@ -41,7 +41,7 @@ pub(in crate::listen) enum TaskStep {
     /// Wait for the response to a request that was sent.
     Await(Box<OpenCall>),
     /// Write a response that streams, or an error.
-    Finish(Box<LongResponse>),
+    Finish(Box<UnfinishedCall>),
     /// Write the rest of a response.
     Write {
         rest: Bytes,
@@ -57,9 +57,9 @@ pub(in crate::listen) enum TaskStep {
 pub(in crate::listen) fn serve_new(
     client: &Rc<ClientConnection>,
     socket: TcpStream,
-    begin_task: impl FnOnce(Box<LeftConnection>) + 'static,
+    begin_task: impl FnOnce(Box<TaskStart>) + 'static,
 ) {
-    let socket = CallerSocket::Unregistered(socket);
+    let socket = AcceptedSocket::Unregistered(socket);
     InlineConnection::serve_new(client, socket, Box::new(begin_task));
 }
 
@@ -90,6 +90,6 @@ struct ServedInline(Rc<InlineConnection>);
 
 impl Drop for ServedInline {
     fn drop(&mut self) {
-        self.0.leave();
+        self.0.end();
     }
 }

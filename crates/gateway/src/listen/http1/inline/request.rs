@@ -83,7 +83,7 @@ impl InlineConnection {
     pub(super) fn write_request(&self, state: &mut InlineState) -> Option<TaskStep> {
         match state.call.as_mut()?.exchange.try_write() {
             true => None,
-            false => self.leave_call(state),
+            false => self.hand_call_to_task(state),
         }
     }
 }

@@ -22,7 +22,7 @@ impl InlineConnection {
         match exchange.try_read() {
             Ok(Arrived::Response) => self.take_response(state),
             // The task reads the end, too.
-            Ok(_) if readiness.has(Readiness::END) => self.leave_call(state),
+            Ok(_) if readiness.has(Readiness::END) => self.hand_call_to_task(state),
             Ok(Arrived::PartOfBody) => {
                 exchange.acknowledge_now();
                 None
@@ -40,7 +40,7 @@ impl InlineConnection {
     fn take_response(self: &Rc<Self>, state: &mut InlineState) -> Option<TaskStep> {
         match self.take_call(state)?.take_response(&self.client) {
             CallResponse::Short(response) => state.response = Some(response),
-            CallResponse::Long(response) => return Some(TaskStep::Finish(response)),
+            CallResponse::Unfinished(response) => return Some(TaskStep::Finish(response)),
         }
         self.event_loop().note_inline_call();
         self.event_loop().flush_later(self.clone());
@@ -70,12 +70,12 @@ impl InlineConnection {
             return Some(TaskStep::Write { rest, close });
         }
         self.client.state.note_flushed();
-        // Without events of the socket, the task must look for the next request.
-        let may_be_readable = socket
-            .registered()
-            .is_none_or(PolledSocket::may_be_readable);
-        let has_next = !state.buffer.is_empty() || may_be_readable;
-        match (close, has_next) {
+        let is_pipelined = !state.buffer.is_empty()
+            || socket
+                .registered()
+                .is_some_and(PolledSocket::may_be_readable);
+        // A new connection that is kept has a task from now on: time limits and the drain are the task's.
+        match (close, state.is_new() || is_pipelined) {
             (true, _) => Some(TaskStep::Close),
             (false, true) => Some(TaskStep::Read),
             (false, false) => None,

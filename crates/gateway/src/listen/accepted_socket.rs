@@ -5,19 +5,20 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use bytes::BytesMut;
+use nearpath_wire::lingering_close::UnreadInput;
 use rustix::net::{RecvFlags, recv};
 
-use crate::event_loop::{self, PolledSocket, Poller, Token};
+use crate::event_loop::{PolledSocket, Poller, Token, receive, retry_interrupted};
 
 /// Non-blocking TCP socket of a caller.
-pub(super) enum CallerSocket {
+pub(super) enum AcceptedSocket {
     /// Not registered: no event tells what it is ready for.
     Unregistered(TcpStream),
     /// Registered with the thread's event loop.
     Registered(PolledSocket),
 }
 
-impl CallerSocket {
+impl AcceptedSocket {
     /// Registers the socket, if it is not.
     ///
     /// # Errors
@@ -50,7 +51,7 @@ impl CallerSocket {
     /// `WouldBlock` if nothing has arrived; of the connection.
     pub(super) fn try_read(&self, buffer: &mut BytesMut) -> io::Result<usize> {
         match self {
-            Self::Unregistered(socket) => event_loop::receive(socket, buffer),
+            Self::Unregistered(socket) => receive(socket, buffer),
             Self::Registered(socket) => socket.try_read(buffer),
         }
     }
@@ -61,30 +62,37 @@ impl CallerSocket {
     /// `WouldBlock` if the socket takes nothing; of the connection.
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Unregistered(socket) => (&mut &*socket).write(bytes),
+            Self::Unregistered(socket) => retry_interrupted(|| (&mut &*socket).write(bytes)),
             Self::Registered(socket) => socket.try_write(bytes),
         }
     }
 
-    /// Does the same with bytes in parts.
+    /// Writes bytes in parts, once.
     ///
     /// # Errors
-    /// As above.
+    /// `WouldBlock` if the socket takes nothing; of the connection.
     pub(super) fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
-            Self::Unregistered(socket) => (&mut &*socket).write_vectored(parts),
+            Self::Unregistered(socket) => {
+                retry_interrupted(|| (&mut &*socket).write_vectored(parts))
+            }
             Self::Registered(socket) => socket.try_write_vectored(parts),
         }
     }
 
-    /// Returns whether the kernel holds bytes that were not read.
-    pub(super) fn has_queued(&self) -> bool {
+    /// Returns whether the caller may be sending more than was read. A close would then reset the
+    /// connection, and perhaps overtake the last response.
+    pub(super) fn has_unread_input(&self, unread: &UnreadInput) -> bool {
+        unread.is_unread() || self.has_unread_bytes()
+    }
+
+    fn has_unread_bytes(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         recv(self, &mut [0; 1], flags).is_ok_and(|(_, queued)| queued > 0)
     }
 }
 
-impl AsFd for CallerSocket {
+impl AsFd for AcceptedSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Unregistered(socket) => socket.as_fd(),
