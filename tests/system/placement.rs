@@ -104,7 +104,7 @@ async fn used_processors(server: &TestServer) -> BTreeSet<String> {
 fn decided_processor(server: &TestServer) -> Option<usize> {
     let log = server.log();
     let word = log.lines().rfind(|line| {
-        line.contains("the chain's processor") && line.contains("shop.openfaas-fn")
+        line.contains("the group's processor") && line.contains("shop.openfaas-fn")
     })?;
     let (_, to) = word
         .rsplit_once(" to=")

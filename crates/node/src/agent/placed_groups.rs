@@ -15,12 +15,12 @@ impl NodeAgent {
         self.placer.has_choice() && !self.instances.is_empty()
     }
 
-    /// Returns the running instances of each chain and of each function alone.
+    /// Returns the running instances of each chain and of each lone function.
     pub(super) fn placed_groups(&self) -> InstancesByGroup {
         self.group_instances(self.instances.iter())
     }
 
-    /// Returns those of the chain of an instance; nothing for a function alone.
+    /// Returns those of the chain of an instance; nothing for a lone function.
     pub(super) fn chain_of(&self, record: &InstanceRecord) -> InstancesByGroup {
         let group = self.group_of(record);
         let PlacementGroup::Chain(_) = &group else {
@@ -41,8 +41,8 @@ impl NodeAgent {
             };
             let group = self.group_of(record);
             // The start of an instance needs all processors, and its CPU time is not that of calls.
-            let is_alone = matches!(group, PlacementGroup::Function(_));
-            if is_alone && record.state != InstanceState::Ready {
+            let is_lone_function = matches!(group, PlacementGroup::Function(_));
+            if is_lone_function && record.state != InstanceState::Ready {
                 continue;
             }
             let placement = || self.placement_of(&group);

@@ -6,7 +6,9 @@ use std::time::Duration;
 use nearpath_kernel::cores::{self, OwnThread, ThreadTimes};
 
 use super::group::PlacementGroup;
-use super::{ChainCpu, ChainLoad, CpuLoad, ThreadCpu, ThreadLoad};
+use super::group_cpu::GroupCpu;
+use super::load::{CpuLoad, GroupLoad};
+use super::thread_cpu::{ThreadCpu, ThreadLoad};
 use crate::gateway_threads::{GatewayThreads, ThreadChains};
 
 /// Threads of the gateway that serve calls between functions.
@@ -113,17 +115,17 @@ impl GatewayCpus {
     /// processor: two would wait for each other there. `seconds` have passed since the last round.
     pub(super) fn place_threads(
         &mut self,
-        chain_cpus: &BTreeMap<PlacementGroup, ChainCpu>,
-        loads: &BTreeMap<&PlacementGroup, ChainLoad>,
-        cores: &[CpuLoad],
+        group_cpus: &BTreeMap<PlacementGroup, GroupCpu>,
+        loads: &BTreeMap<&PlacementGroup, GroupLoad>,
+        cpus: &[CpuLoad],
         seconds: f64,
     ) {
-        let allowed: Vec<_> = cores.iter().map(|core| core.cpu).collect();
+        let allowed: Vec<_> = cpus.iter().map(|one| one.cpu).collect();
         let serving = self.threads.list_chains();
         self.release_others(&serving, &allowed);
         let follow = |one: ThreadChains| {
             let last = self.records.get(&one.thread)?.followed.as_deref();
-            let chain = chain_to_follow(&one.domains, last, chain_cpus, loads);
+            let chain = chain_to_follow(&one.domains, last, group_cpus, loads);
             Some((one.thread, chain))
         };
         let mut threads: Vec<_> = serving.into_iter().filter_map(follow).collect();
@@ -139,7 +141,7 @@ impl GatewayCpus {
             let chain_cpu = chain.as_ref().map(|chain| chain.cpu);
             record.followed = chain.map(|chain| chain.domain);
             let load = record.load(seconds);
-            let cpu = record.decision.decide_cpu(chain_cpu, load, cores);
+            let cpu = record.decision.decide_cpu(chain_cpu, load, cpus);
             record.move_to(thread, &allowed, cpu);
         }
     }
@@ -161,15 +163,15 @@ impl GatewayCpus {
 fn chain_to_follow(
     domains: &[String],
     last: Option<&str>,
-    chain_cpus: &BTreeMap<PlacementGroup, ChainCpu>,
-    loads: &BTreeMap<&PlacementGroup, ChainLoad>,
+    group_cpus: &BTreeMap<PlacementGroup, GroupCpu>,
+    loads: &BTreeMap<&PlacementGroup, GroupLoad>,
 ) -> Option<FollowedChain> {
     let placed = domains.iter().filter_map(|domain| {
         let group = PlacementGroup::Chain(domain.clone());
         Some(FollowedChain {
             domain: domain.clone(),
-            cpu: chain_cpus.get(&group)?.cpu()?,
-            used: loads.get(&group).map_or(0.0, ChainLoad::used),
+            cpu: group_cpus.get(&group)?.cpu()?,
+            used: loads.get(&group).map_or(0.0, GroupLoad::used),
         })
     });
     placed
@@ -184,26 +186,26 @@ mod tests {
     use nearpath_types::policy::ChainPlacement;
     use nearpath_types::{Eip, InnerListener};
 
-    use super::super::FunctionLoad;
+    use super::super::load::FunctionLoad;
     use super::*;
 
-    fn idle_core(cpu: usize) -> CpuLoad {
+    fn idle_cpu(cpu: usize) -> CpuLoad {
         CpuLoad {
             cpu,
             busy: 0.0,
             platform: 0.0,
-            chains: 0,
+            groups: 0,
         }
     }
 
     /// A chain on the only idle processor.
-    fn chain_on(cpu: usize) -> ChainCpu {
-        let mut chain = ChainCpu::default();
-        let busy_core = CpuLoad {
+    fn chain_on(cpu: usize) -> GroupCpu {
+        let mut chain = GroupCpu::default();
+        let busy_cpu = CpuLoad {
             busy: 1.0,
-            ..idle_core(1 - cpu)
+            ..idle_cpu(1 - cpu)
         };
-        chain.apply_policy(ChainPlacement::Core, &[busy_core, idle_core(cpu)]);
+        chain.apply_policy(ChainPlacement::Core, &[busy_cpu, idle_cpu(cpu)]);
         chain
     }
 
@@ -211,24 +213,24 @@ mod tests {
         PlacementGroup::Chain(domain.to_owned())
     }
 
-    fn used(function: &str, used: f64) -> ChainLoad {
+    fn used(function: &str, used: f64) -> GroupLoad {
         let load = FunctionLoad { used, calls: 1.0 };
-        ChainLoad {
+        GroupLoad {
             functions: [(function.parse().unwrap(), load)].into(),
-            is_alone: false,
+            is_lone_function: false,
         }
     }
 
     #[test]
     fn a_thread_follows_the_chain_that_uses_most() {
-        let chain_cpus: BTreeMap<_, _> = [("a", 0), ("b", 1)]
+        let group_cpus: BTreeMap<_, _> = [("a", 0), ("b", 1)]
             .map(|(domain, cpu)| (group(domain), chain_on(cpu)))
             .into();
         let followed = |a: f64, b: f64, last: Option<&str>| {
             let groups = ["a", "b"].map(group);
             let loads = [(&groups[0], used("f", a)), (&groups[1], used("g", b))].into();
             let domains = ["a", "b", "spread"].map(str::to_owned);
-            let chain = chain_to_follow(&domains, last, &chain_cpus, &loads);
+            let chain = chain_to_follow(&domains, last, &group_cpus, &loads);
             chain.map(|chain| (chain.domain, chain.cpu))
         };
         assert_eq!(followed(0.1, 0.2, Some("a")), Some(("b".to_owned(), 1)));
@@ -251,15 +253,15 @@ mod tests {
         };
         let served = threads.serve(listener, Some("a".to_owned())).unwrap();
         let mut gateway = GatewayCpus::new(threads);
-        let mut chain = ChainCpu::default();
-        let cores = [first, second].map(idle_core);
-        chain.apply_policy(ChainPlacement::Core, &cores);
-        let chain_cpus = [(group("a"), chain)].into();
+        let mut chain = GroupCpu::default();
+        let cpus = [first, second].map(idle_cpu);
+        chain.apply_policy(ChainPlacement::Core, &cpus);
+        let group_cpus = [(group("a"), chain)].into();
         let loaded = group("a");
         let loads = [(&loaded, used("f", 0.1))].into();
         let allowed = || cores::allowed_cpus().unwrap(); // of this thread
         gateway.measure(&[first, second]);
-        gateway.place_threads(&chain_cpus, &loads, &cores, 1.0);
+        gateway.place_threads(&group_cpus, &loads, &cpus, 1.0);
         assert_eq!(allowed(), [first]);
         let before = OwnThread::current().times().unwrap().cpu;
         let spent = || OwnThread::current().times().unwrap().cpu - before;
@@ -267,7 +269,7 @@ mod tests {
         let times = gateway.measure(&[first, second]);
         assert!(times[&first] > times[&second]);
         drop(served);
-        gateway.place_threads(&chain_cpus, &loads, &cores, 1.0);
+        gateway.place_threads(&group_cpus, &loads, &cpus, 1.0);
         assert_eq!(allowed(), [first, second]);
     }
 }

@@ -1,6 +1,6 @@
 //! Rounds between moves and trials.
 
-use super::AWAY_ROUNDS;
+use super::limits::{FIRST_AWAY_ROUNDS, MAX_AWAY_ROUNDS};
 
 /// Rounds until the next move or trial may begin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -26,10 +26,9 @@ impl Pause {
 
     /// Begins one of twice the last length. Doubling bounds the number of moves whatever the load does.
     pub(super) fn begin_doubled(&mut self) {
-        let (initial, max_rounds) = AWAY_ROUNDS;
         self.last = match self.last {
-            0 => initial,
-            last => (2 * last).min(max_rounds),
+            0 => FIRST_AWAY_ROUNDS,
+            last => (2 * last).min(MAX_AWAY_ROUNDS),
         };
         self.rounds = self.last;
     }

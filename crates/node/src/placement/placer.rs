@@ -1,4 +1,4 @@
-//! The driver of the placement: measures, asks each chain's [`ChainCpu`], and moves its instances.
+//! The driver of the placement: measures, asks each group's [`GroupCpu`], and moves its instances.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,19 +6,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nearpath_kernel::cores::{self, CpuTicks};
-use nearpath_types::{FunctionId, InstanceId};
+use nearpath_types::InstanceId;
 
 use super::gateway_cpus::GatewayCpus;
-use super::group::{GroupInstances, GroupMember, InstancesByGroup, PlacementGroup};
-use super::{ChainCpu, ChainLoad, CpuLoad, FunctionLoad};
+use super::group::{GroupInstances, InstancesByGroup, PlacementGroup};
+use super::group_cpu::GroupCpu;
+use super::load::{CpuLoad, GroupLoad, add_group, move_load, remove_group};
+use super::usage::{UsageMeter, load_of};
 use crate::config::CallCounter;
 use crate::domain_stats::DomainStats;
 use crate::gateway_threads::GatewayThreads;
 
-/// Interval of measurements. A chain that outgrows its processor waits up to this time.
+/// Interval of measurements. A group that outgrows its processor waits up to this time.
 pub(crate) const PLACEMENT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Places chains and functions of a node. Clones share their state.
+/// Places the groups of a node. Clones share their state.
 #[derive(Clone)]
 pub(crate) struct Placer {
     state: Arc<Mutex<PlacementState>>,
@@ -28,8 +30,8 @@ pub(crate) struct Placer {
 }
 
 impl Placer {
-    /// Creates a placer without placements. The first two arguments count calls: those of the gateway,
-    /// and those through memory.
+    /// Creates a placer without placements. The first two arguments count calls: those of the
+    /// gateway, and those through memory.
     pub(crate) fn new(
         gateway_calls: CallCounter,
         memory_calls: DomainStats,
@@ -39,8 +41,7 @@ impl Placer {
         let has_choice = allowed.len() > 1;
         let state = Arc::new(Mutex::new(PlacementState {
             allowed_cpus: allowed,
-            gateway_calls,
-            memory_calls,
+            usage: UsageMeter::new(gateway_calls, memory_calls),
             gateway: GatewayCpus::new(gateway_threads),
             ..PlacementState::default()
         }));
@@ -63,6 +64,7 @@ impl Placer {
 
     /// Moves new instances to the processors of their groups.
     pub(crate) fn apply_policies(&self, groups: InstancesByGroup) {
+        // Of some groups only, and without forgetting others: an older job does no harm.
         self.run_blocking(move |state, _| state.apply_policies(&groups));
     }
 
@@ -84,86 +86,24 @@ impl Placer {
     }
 }
 
+/// State behind the jobs: the decisions, and the measurements that they need.
 #[derive(Default)]
 struct PlacementState {
     /// Number after that of the latest job that has run.
     next_job: u64,
     /// Processors that the node may use.
     allowed_cpus: Vec<usize>,
-    chain_cpus: BTreeMap<PlacementGroup, ChainCpu>,
-    gateway_calls: CallCounter,
-    memory_calls: DomainStats,
-    /// Calls of each function at the last measurement.
-    last_calls: HashMap<FunctionId, u64>,
+    group_cpus: BTreeMap<PlacementGroup, GroupCpu>,
+    usage: UsageMeter,
     gateway: GatewayCpus,
-    instances: HashMap<InstanceId, PlacedInstance>,
+    /// Processor of each instance since its last move; `None`: all.
+    placed_on: HashMap<InstanceId, Option<usize>>,
     /// Processor usage at the last measurement.
     last_ticks: Option<(Instant, Vec<CpuTicks>)>,
-    /// Load of the processors since then.
-    busy_shares: Vec<(usize, f64)>,
-    /// CPU time of this process on each processor since the last measurement, as a share.
+    /// Busy share of each processor in the interval that ended at `last_ticks`.
+    busy_shares: BTreeMap<usize, f64>,
+    /// CPU time of this process on each processor in that interval, as a share.
     platform_shares: BTreeMap<usize, f64>,
-}
-
-/// Adds a group to its processor, or takes it away.
-fn count_group(cores: &mut [CpuLoad], cpu: Option<usize>, is_there: bool) {
-    let core = cores.iter_mut().find(|core| Some(core.cpu) == cpu);
-    if let Some(core) = core {
-        core.chains = match is_there {
-            true => core.chains + 1,
-            false => core.chains.saturating_sub(1),
-        };
-    }
-}
-
-/// Moves the load of a group between processors; `None`: all of them.
-fn move_load(cores: &mut [CpuLoad], from: Option<usize>, to: Option<usize>, used: f64) {
-    let share = used / cores.len() as f64;
-    for core in cores {
-        let part = |cpu: Option<usize>| match cpu {
-            None => share,
-            Some(cpu) if cpu == core.cpu => used,
-            Some(_) => 0.0,
-        };
-        core.busy = (core.busy + part(to) - part(from)).max(0.0);
-    }
-}
-
-/// Returns the load of a chain from the usage of its functions.
-fn load_of(
-    group: &PlacementGroup,
-    functions: BTreeMap<FunctionId, FunctionUsage>,
-    seconds: f64,
-) -> ChainLoad {
-    let functions = functions.into_iter();
-    ChainLoad {
-        is_alone: matches!(group, PlacementGroup::Function(_)),
-        functions: functions
-            .map(|(id, usage)| (id, usage.per_second(seconds)))
-            .collect(),
-    }
-}
-
-/// Usage of a function between two measurements.
-struct FunctionUsage {
-    cpu_time: Duration,
-    calls: u64,
-}
-
-impl FunctionUsage {
-    fn per_second(self, seconds: f64) -> FunctionLoad {
-        FunctionLoad {
-            used: self.cpu_time.as_secs_f64() / seconds,
-            calls: self.calls as f64 / seconds,
-        }
-    }
-}
-
-/// An instance at the last measurement.
-#[derive(Default)]
-struct PlacedInstance {
-    cpu_time: Option<Duration>,
-    placed_on: Option<usize>,
 }
 
 impl PlacementState {
@@ -176,7 +116,7 @@ impl PlacementState {
         let since = before.map(|(at, old)| (now.duration_since(at), old));
         self.retain_living(groups);
         // Also without an earlier measurement: it is the base of the next one.
-        let usage = self.measure_usage(groups);
+        let usage = self.usage.measure(groups);
         let platform_times = self.gateway.measure(&self.allowed_cpus);
         // The first measurement has no interval yet.
         let Some((elapsed, old)) = since else {
@@ -189,121 +129,60 @@ impl PlacementState {
             .into_iter()
             .map(|(cpu, time)| (cpu, time.as_secs_f64() / seconds))
             .collect();
-        let loads: BTreeMap<_, _> = groups
-            .keys()
-            .zip(usage)
+        let loads = usage
+            .into_iter()
             .map(|(group, functions)| (group, load_of(group, functions, seconds)))
             .collect();
-        self.decide_cpus(groups, &loads);
+        self.choose_cpus(groups, Some(&loads));
         self.move_instances(groups);
         self.gateway
-            .place_threads(&self.chain_cpus, &loads, &self.cpu_loads(), seconds);
-    }
-
-    fn decide_cpus(
-        &mut self,
-        groups: &InstancesByGroup,
-        loads: &BTreeMap<&PlacementGroup, ChainLoad>,
-    ) {
-        let mut cores = self.cpu_loads();
-        for (group, instances) in groups {
-            let (load, placement) = (&loads[group], instances.placement(group));
-            let chain_cpu = self.chain_cpus.entry(group.clone()).or_default();
-            let before = chain_cpu.cpu();
-            count_group(&mut cores, before, false);
-            let after = chain_cpu.decide_cpu(placement, load, &cores);
-            count_group(&mut cores, after, true);
-            if before != after {
-                // The next group must not take the same processor for free.
-                move_load(&mut cores, before, after, load.used());
-                tracing::info!(
-                    domain = %group,
-                    from = before,
-                    to = after,
-                    used = load.used(),
-                    "the chain's processor"
-                );
-            }
-        }
+            .place_threads(&self.group_cpus, &loads, &self.cpu_loads(), seconds);
     }
 
     /// Applies only what needs no measurement.
     fn apply_policies(&mut self, groups: &InstancesByGroup) {
-        let mut cores = self.cpu_loads();
-        for (group, instances) in groups {
-            let chain_cpu = self.chain_cpus.entry(group.clone()).or_default();
-            let before = chain_cpu.cpu();
-            count_group(&mut cores, before, false);
-            let after = chain_cpu.apply_policy(instances.placement(group), &cores);
-            count_group(&mut cores, after, true);
-            if before != after {
-                tracing::info!(
-                    domain = %group,
-                    from = before,
-                    to = after,
-                    "the chain's processor changed by policy"
-                );
-            }
-        }
+        self.choose_cpus(groups, None);
         self.move_instances(groups);
     }
 
+    /// Decides on the processor of each group by its load; without loads, by its policy only.
+    fn choose_cpus(
+        &mut self,
+        groups: &InstancesByGroup,
+        loads: Option<&BTreeMap<&PlacementGroup, GroupLoad>>,
+    ) {
+        let mut cpus = self.cpu_loads();
+        for (group, instances) in groups {
+            let load = loads.map(|loads| &loads[group]);
+            let placement = instances.placement(group);
+            let group_cpu = self.group_cpus.entry(group.clone()).or_default();
+            let from = group_cpu.cpu();
+            remove_group(&mut cpus, from);
+            let to = match load {
+                Some(load) => group_cpu.decide_cpu(placement, load, &cpus),
+                None => group_cpu.apply_policy(placement, &cpus),
+            };
+            add_group(&mut cpus, to);
+            if from != to {
+                // The next group must not take the same processor for free. Without loads, there is
+                // one group, or no interval yet: the number of groups is enough for `core`.
+                if let Some(load) = load {
+                    move_load(&mut cpus, from, to, load.used());
+                }
+                log_move(group, from, to, load);
+            }
+        }
+    }
+
     fn retain_living(&mut self, groups: &InstancesByGroup) {
-        self.chain_cpus
+        self.group_cpus
             .retain(|group, _| groups.contains_key(group));
         let members = groups.values().flat_map(GroupInstances::members);
         let alive: HashSet<_> = members.map(|(id, _)| *id).collect();
-        self.instances.retain(|id, _| alive.contains(id));
+        self.placed_on.retain(|id, _| alive.contains(id));
     }
 
-    /// Returns what each function of each group has used since the last measurement.
-    fn measure_usage(
-        &mut self,
-        groups: &InstancesByGroup,
-    ) -> Vec<BTreeMap<FunctionId, FunctionUsage>> {
-        let last_calls = std::mem::take(&mut self.last_calls);
-        let usage_of = |(group, instances): (&PlacementGroup, &GroupInstances)| {
-            let functions = instances.functions.iter().map(|(id, members)| {
-                let calls = self.count_calls(group, id);
-                self.last_calls.insert(id.clone(), calls);
-                let usage = FunctionUsage {
-                    cpu_time: self.used_time(members),
-                    // The count of a function that did not run then is that of its whole history.
-                    calls: last_calls
-                        .get(id)
-                        .map_or(0, |last| calls.saturating_sub(*last)),
-                };
-                (id.clone(), usage)
-            });
-            functions.collect()
-        };
-        groups.iter().map(usage_of).collect()
-    }
-
-    fn count_calls(&self, group: &PlacementGroup, id: &FunctionId) -> u64 {
-        let in_memory = match group {
-            PlacementGroup::Chain(domain) => self.memory_calls.answered_calls(domain, id),
-            PlacementGroup::Function(_) => 0,
-        };
-        self.gateway_calls.count(id) + in_memory
-    }
-
-    /// Returns the CPU time of a function since the last measurement. New instances count from the
-    /// next one on.
-    fn used_time(&mut self, members: &[GroupMember]) -> Duration {
-        let mut sum = Duration::ZERO;
-        for (id, process) in members {
-            let instance = self.instances.entry(*id).or_default();
-            let now = process.cpu_time();
-            sum += now
-                .zip(instance.cpu_time)
-                .map_or(Duration::ZERO, |(now, last)| now.saturating_sub(last));
-            instance.cpu_time = now;
-        }
-        sum
-    }
-
-    fn busy_since(&self, old: &[CpuTicks]) -> Vec<(usize, f64)> {
+    fn busy_since(&self, old: &[CpuTicks]) -> BTreeMap<usize, f64> {
         let now = self.last_ticks.iter().flat_map(|(_, ticks)| ticks);
         let both = now.filter_map(|now| Some((now, old.iter().find(|old| old.cpu == now.cpu)?)));
         let share = |(now, old): (&CpuTicks, &CpuTicks)| {
@@ -318,61 +197,48 @@ impl PlacementState {
 
     /// Returns the loads of the processors, with all groups.
     fn cpu_loads(&self) -> Vec<CpuLoad> {
-        let busy: BTreeMap<_, _> = self.busy_shares.iter().copied().collect();
-        let mut cores: Vec<_> = self
-            .allowed_cpus
-            .iter()
-            .map(|cpu| CpuLoad {
-                cpu: *cpu,
-                busy: busy.get(cpu).copied().unwrap_or(0.0),
-                platform: self.platform_shares.get(cpu).copied().unwrap_or(0.0),
-                chains: 0,
-            })
-            .collect();
-        for chain_cpu in self.chain_cpus.values() {
-            count_group(&mut cores, chain_cpu.cpu(), true);
+        let load_of_cpu = |cpu: &usize| CpuLoad {
+            cpu: *cpu,
+            busy: self.busy_shares.get(cpu).copied().unwrap_or(0.0),
+            platform: self.platform_shares.get(cpu).copied().unwrap_or(0.0),
+            groups: 0,
+        };
+        let mut cpus: Vec<_> = self.allowed_cpus.iter().map(load_of_cpu).collect();
+        for group_cpu in self.group_cpus.values() {
+            add_group(&mut cpus, group_cpu.cpu());
         }
-        cores
+        cpus
     }
 
     /// Moves instances to their group's processor. An ended one needs no move.
     fn move_instances(&mut self, groups: &InstancesByGroup) {
         for (group, instances) in groups {
-            let to = self.chain_cpus.get(group).and_then(ChainCpu::cpu);
+            let to = self.group_cpus.get(group).and_then(GroupCpu::cpu);
             for (id, process) in instances.members() {
-                let instance = self.instances.entry(*id).or_default();
-                if instance.placed_on != to {
+                let placed_on = self.placed_on.entry(*id).or_default();
+                if *placed_on != to {
                     // An error means that the instance has ended meanwhile.
-                    let _ = process.move_threads(&self.allowed_cpus, instance.placed_on, to);
-                    instance.placed_on = to;
+                    let _ = process.move_threads(&self.allowed_cpus, *placed_on, to);
+                    *placed_on = to;
                 }
             }
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn loads(cores: &[CpuLoad]) -> Vec<(f64, u32)> {
-        cores.iter().map(|core| (core.busy, core.chains)).collect()
-    }
-
-    #[test]
-    fn a_placed_group_counts_for_the_next_one() {
-        let mut cores = [0, 1].map(|cpu| CpuLoad {
-            cpu,
-            busy: 0.25,
-            platform: 0.0,
-            chains: 0,
-        });
-        move_load(&mut cores, None, Some(1), 0.5);
-        count_group(&mut cores, Some(1), true);
-        assert_eq!(loads(&cores), [(0.0, 0), (0.5, 1)]);
-        count_group(&mut cores, Some(1), false);
-        move_load(&mut cores, Some(1), Some(0), 0.5);
-        count_group(&mut cores, None, true);
-        assert_eq!(loads(&cores), [(0.5, 0), (0.0, 0)]);
+fn log_move(
+    group: &PlacementGroup,
+    from: Option<usize>,
+    to: Option<usize>,
+    load: Option<&GroupLoad>,
+) {
+    match load.map(GroupLoad::used) {
+        Some(used) => tracing::info!(group = %group, from, to, used, "the group's processor"),
+        None => tracing::info!(
+            group = %group,
+            from,
+            to,
+            "the group's processor changed by policy"
+        ),
     }
 }

@@ -1,12 +1,13 @@
-//! Processor of a gateway thread: that of the chain whose calls load it most, while it does not wait
-//! there.
+//! Processor of a gateway thread: that of the chain whose calls load it most, while it does not
+//! wait there.
 //!
 //! A call between unmodified functions passes the gateway. On the processor of these functions its
 //! wake-ups cost a fifth. The thread also serves callers outside, so it leaves a processor that has
 //! no time for it, whoever takes that time.
 
+use super::limits::{MAX_BUSY_TO_JOIN, SETTLED_ROUNDS};
+use super::load::{CpuLoad, busy_share};
 use super::pause::Pause;
-use super::{CpuLoad, MAX_BUSY_TO_JOIN, SETTLED_ROUNDS, busy_share};
 
 /// Share of the time that a thread may wait for its processor. Beyond it, its callers wait, too.
 const MAX_WAITED_SHARE: f64 = 0.25;
@@ -33,17 +34,18 @@ pub struct ThreadCpu {
 }
 
 impl ThreadCpu {
-    /// Decides on the processor; `None` for all. `chain_cpu` is that of the chain that it may follow.
+    /// Decides on the processor; `None` for all. `chain_cpu` is that of the chain that it may
+    /// follow.
     pub fn decide_cpu(
         &mut self,
         chain_cpu: Option<usize>,
         load: ThreadLoad,
-        cores: &[CpuLoad],
+        cpus: &[CpuLoad],
     ) -> Option<usize> {
         self.pause.tick();
         self.cpu = match (chain_cpu, self.cpu) {
             (Some(chain), Some(cpu)) if cpu == chain => self.stay_or_leave(cpu, load),
-            (Some(chain), _) => self.join(chain, load, cores),
+            (Some(chain), _) => self.join(chain, load, cpus),
             (None, _) => None,
         };
         self.cpu
@@ -63,8 +65,8 @@ impl ThreadCpu {
     }
 
     /// Follows the chain after the pause, or earlier if its processor has room.
-    fn join(&mut self, cpu: usize, load: ThreadLoad, cores: &[CpuLoad]) -> Option<usize> {
-        let has_room = busy_share(cpu, cores) + load.used <= MAX_BUSY_TO_JOIN;
+    fn join(&mut self, cpu: usize, load: ThreadLoad, cpus: &[CpuLoad]) -> Option<usize> {
+        let has_room = busy_share(cpu, cpus) + load.used <= MAX_BUSY_TO_JOIN;
         self.calm_rounds = match has_room {
             true => self.calm_rounds.saturating_add(1),
             false => 0,
@@ -81,7 +83,7 @@ impl ThreadCpu {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::AWAY_ROUNDS;
+    use super::super::limits::{FIRST_AWAY_ROUNDS, MAX_AWAY_ROUNDS};
     use super::*;
 
     const CHAIN_CPU: usize = 1;
@@ -91,17 +93,17 @@ mod tests {
         waited: 0.02,
     };
 
-    fn cores(busy: f64) -> [CpuLoad; 2] {
+    fn cpus(busy: f64) -> [CpuLoad; 2] {
         [(0, 0.1), (CHAIN_CPU, busy)].map(|(cpu, busy)| CpuLoad {
             cpu,
             busy,
             platform: 0.0,
-            chains: 1,
+            groups: 1,
         })
     }
 
-    /// A processor whose other load leaves too little time for the thread. Returns the rounds in which
-    /// the thread was on it.
+    /// A processor whose other load leaves too little time for the thread. Returns the rounds in
+    /// which the thread was on it.
     fn rounds_on_full_cpu(thread: &mut ThreadCpu, busy_without: f64, rounds: usize) -> usize {
         let mut on_it = 0;
         for _ in 0..rounds {
@@ -110,7 +112,7 @@ mod tests {
                 None => (busy_without, 0.0),
             };
             let load = ThreadLoad { used: 0.4, waited };
-            let cpu = thread.decide_cpu(Some(CHAIN_CPU), load, &cores(busy));
+            let cpu = thread.decide_cpu(Some(CHAIN_CPU), load, &cpus(busy));
             on_it += usize::from(cpu.is_some());
         }
         on_it
@@ -121,11 +123,11 @@ mod tests {
         let mut thread = ThreadCpu::default();
         for _ in 0..1_000 {
             // One caller in a closed loop: the processor is full, and no thread waits.
-            let cpu = thread.decide_cpu(Some(CHAIN_CPU), CALM, &cores(0.98));
+            let cpu = thread.decide_cpu(Some(CHAIN_CPU), CALM, &cpus(0.98));
             assert_eq!(cpu, Some(CHAIN_CPU));
         }
-        assert_eq!(thread.decide_cpu(Some(0), CALM, &cores(0.5)), Some(0));
-        assert_eq!(thread.decide_cpu(None, CALM, &cores(0.5)), None);
+        assert_eq!(thread.decide_cpu(Some(0), CALM, &cpus(0.5)), Some(0));
+        assert_eq!(thread.decide_cpu(None, CALM, &cpus(0.5)), None);
     }
 
     #[test]
@@ -147,28 +149,28 @@ mod tests {
             rounds_on_full_cpu(&mut thread, 1.0, 1);
         }
         let returned = (0..MIN_ROOM_ROUNDS)
-            .map(|_| thread.decide_cpu(Some(CHAIN_CPU), CALM, &cores(0.1)))
+            .map(|_| thread.decide_cpu(Some(CHAIN_CPU), CALM, &cpus(0.1)))
             .last();
         assert_eq!(returned, Some(Some(CHAIN_CPU)));
     }
 
     proptest! {
-        /// Whatever the loads are, the thread is on its chain's processor or on all. Without room there,
-        /// it moves rarely.
+        /// Whatever the loads are, the thread is on its chain's processor or on all. Without room
+        /// there, it moves rarely.
         #[test]
         fn a_thread_moves_rarely(
             rounds in prop::collection::vec((0.0f64..1.0, 0.0f64..1.0), 2_000),
         ) {
-            let (mut thread, mut cpus) = (ThreadCpu::default(), Vec::new());
+            let (mut thread, mut places) = (ThreadCpu::default(), Vec::new());
             for (used, waited) in rounds {
-                let cpu = thread.decide_cpu(Some(CHAIN_CPU), ThreadLoad { used, waited }, &cores(0.9));
+                let cpu = thread.decide_cpu(Some(CHAIN_CPU), ThreadLoad { used, waited }, &cpus(0.9));
                 prop_assert!(cpu.is_none_or(|cpu| cpu == CHAIN_CPU));
-                cpus.push(cpu);
+                places.push(cpu);
             }
-            let moves = cpus.windows(2).filter(|pair| pair[0] != pair[1]).count();
-            let doublings = (AWAY_ROUNDS.1 / AWAY_ROUNDS.0).ilog2() as usize + 1;
-            let resets = cpus.len() / SETTLED_ROUNDS as usize;
-            prop_assert!(moves <= 2 * (doublings + cpus.len() / AWAY_ROUNDS.1 as usize + resets));
+            let moves = places.windows(2).filter(|pair| pair[0] != pair[1]).count();
+            let doublings = (MAX_AWAY_ROUNDS / FIRST_AWAY_ROUNDS).ilog2() as usize + 1;
+            let resets = places.len() / SETTLED_ROUNDS as usize;
+            prop_assert!(moves <= 2 * (doublings + places.len() / MAX_AWAY_ROUNDS as usize + resets));
         }
     }
 }
