@@ -8,7 +8,7 @@ use bytes::BytesMut;
 
 use super::TaskStep;
 use super::task_start::{BeginTask, TaskStart};
-use crate::event_loop::{EventHandler, EventLoop, PolledSocket, Readiness, Token};
+use crate::event_loop::{EventHandler, EventLoop, PolledSocket, Readiness, Token, or_abandon};
 use crate::listen::accepted_socket::AcceptedSocket;
 use crate::listen::client_connection::ClientConnection;
 use crate::listen::http1::own_port_call::{OpenCall, ShortResponse};
@@ -52,7 +52,10 @@ impl InlineConnection {
             None
         });
         if may_be_readable {
-            this.run_part(|state| this.read_request(state)); // its event came before
+            // Its event came before. No task would end the connection after a panic here.
+            or_abandon(this.clone(), |this| {
+                this.run_part(|state| this.read_request(state));
+            });
         }
         this
     }
