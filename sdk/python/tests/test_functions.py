@@ -109,9 +109,14 @@ class NearpathFunctionTests(DeadlineCase):
         self.up.wait_until(lambda: text in self.up.logs(name), f"{text!r} in its log: {self.up.logs(name)}")
 
     def running(self, do, worker, place=None):
-        """Starts a worker and waits for its first log line."""
+        """Starts a worker and waits for its first log line, which earlier workers have written, too."""
+
+        def count():
+            return self.up.logs("workers").count(f"about to {do}")
+
+        earlier = count()
         started = (place or self.place()).start(worker, orders(do, worker=worker))
-        self.wait_logged(f"about to {do}")
+        self.up.wait_until(lambda: count() > earlier, f"{worker} is about to {do}")
         return started
 
     def test_a_successful_worker_has_an_empty_end(self):
