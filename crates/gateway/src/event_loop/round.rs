@@ -14,7 +14,7 @@ use super::poller::{MAX_EVENTS, Token};
 use super::registration::Readiness;
 use super::{EventHandler, EventLoop, or_abandon};
 
-/// What the loop has to do.
+/// Work of the event loop.
 enum Work<'a> {
     /// The poller has events.
     Events(AsyncFdReadyGuard<'a, Arc<OwnedFd>>),

@@ -76,20 +76,20 @@ impl AcceptedConnection {
         if self.port.tls.is_some() {
             return self.spawn(TaskStart::new(socket));
         }
-        http1::serve_new(&client, socket, move |left| {
-            self.spawn(left);
+        http1::serve_new(&client, socket, move |start| {
+            self.spawn(start);
             drop(counted); // the task is counted by now: the count was never too small
         });
     }
 
-    fn spawn(self, left: Box<TaskStart>) {
+    fn spawn(self, start: Box<TaskStart>) {
         let worker = self.client.worker.clone();
-        worker.spawn(self.run(left));
+        worker.spawn(self.run(start));
     }
 
     /// Serves the connection in its task.
-    async fn run(self, left: Box<TaskStart>) {
-        let serving = pin!(serve_protocol(&self.client, &self.port, left));
+    async fn run(self, start: Box<TaskStart>) {
+        let serving = pin!(serve_protocol(&self.client, &self.port, start));
         match self.client.state.run_until_cut(serving).await {
             Some(Ok(())) => {}
             Some(Err(error)) => tracing::debug!(addr = %self.addr, %error, "connection ended"),
@@ -114,14 +114,14 @@ impl Drop for AcceptedConnection {
 async fn serve_protocol(
     connection: &Rc<ClientConnection>,
     port: &ListenPort,
-    left: Box<TaskStart>,
+    start: Box<TaskStart>,
 ) -> Result<(), BoxError> {
     let (state, poller) = (&connection.state, connection.worker.event_loop.poller());
     let TaskStart {
         socket,
         buffer,
         step,
-    } = *left;
+    } = *start;
     let mut socket = ClientSocket::new(socket, poller.clone(), state.clone());
     if let Some(tls) = &port.tls {
         return Box::pin(serve_tls(connection, port, tls, socket)).await;

@@ -58,6 +58,14 @@ async fn start_with(settings: GatewaySettings) -> ScriptedFunction {
     ScriptedFunction::start_on(fixture, Caller::Later, &scripts, None, policy).await
 }
 
+fn short_timeouts() -> GatewaySettings {
+    GatewaySettings {
+        header_timeout: millis(300),
+        idle_timeout: millis(300),
+        ..GatewaySettings::default()
+    }
+}
+
 /// Sends a first request, at once or after a pause; the response has arrived.
 async fn connect_and_get(function: &ScriptedFunction, pause: u64) -> TcpStream {
     let at_once = if pause == 0 { REQUEST } else { "" };
@@ -73,27 +81,17 @@ async fn connect_and_get(function: &ScriptedFunction, pause: u64) -> TcpStream {
 
 #[tokio::test]
 async fn the_idle_timeout_ends_a_connection_after_its_first_request() {
-    let settings = GatewaySettings {
-        header_timeout: millis(300),
-        idle_timeout: millis(300),
-        ..GatewaySettings::default()
-    };
-    let function = start_with(settings).await;
+    let function = start_with(short_timeouts()).await;
     for pause in [0, 3, 40] {
         let mut stream = connect_and_get(&function, pause).await;
         let read = within(stream.read(&mut [0])).await;
-        assert_eq!(read.unwrap_or_default(), 0, "pause {pause}");
+        assert_eq!(read.unwrap(), 0, "pause {pause}");
     }
 }
 
 #[tokio::test]
 async fn a_connection_without_a_request_is_closed() {
-    let settings = GatewaySettings {
-        header_timeout: millis(300),
-        idle_timeout: millis(300),
-        ..GatewaySettings::default()
-    };
-    let function = start_with(settings).await;
+    let function = start_with(short_timeouts()).await;
     for begun in ["", "G", "GET /function/echo HTTP/1.1\r\nhost: "] {
         let mut stream = function.connect_and_write(begun).await;
         let read = within(stream.read_to_string(&mut String::new())).await;
@@ -116,7 +114,7 @@ async fn the_drain_ends_connections_after_their_first_request() {
     within(function.fixture.drain_gateway()).await;
     for mut stream in open {
         let read = within(stream.read(&mut [0])).await;
-        assert_eq!(read.unwrap_or_default(), 0);
+        assert_eq!(read.unwrap(), 0);
     }
 }
 

@@ -1,0 +1,276 @@
+//! A function whose server answers byte by byte what a test tells it.
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nearpath_testkit::within;
+use nearpath_types::{
+    FunctionPolicy, FunctionServer, InstanceNetwork, InstanceState, RoutingSnapshot,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::fixture::{
+    TestGateway, full_body, function_route, instance_entry, millis, read_head, start_instance,
+};
+
+/// Network of an instance that is this process's own.
+#[derive(Debug, Default)]
+pub(super) struct OwnNetwork {
+    pub(super) oom_kills: AtomicU64,
+    pub(super) sockets: AtomicUsize,
+}
+
+impl InstanceNetwork for OwnNetwork {
+    fn open_tcp_socket(&self, _: bool) -> io::Result<OwnedFd> {
+        self.sockets.fetch_add(1, Ordering::Relaxed);
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        Ok(socket_with(
+            AddressFamily::INET,
+            SocketType::STREAM,
+            flags,
+            None,
+        )?)
+    }
+
+    fn oom_kills(&self) -> Option<u64> {
+        Some(self.oom_kills.load(Ordering::Relaxed))
+    }
+}
+
+/// Connection on which a request comes.
+#[derive(Clone, Copy)]
+pub(super) enum Caller {
+    /// A new one: its task answers.
+    New,
+    /// A new one, when the function's server has an idle connection: the event loop answers, if the
+    /// request is there.
+    Later,
+    /// One that has had a response from the function's own port: the event loop answers.
+    Kept,
+}
+
+pub(super) const REQUEST: &str = "GET /function/echo/x HTTP/1.1\r\nhost: a\r\n\r\n";
+pub(super) const WHOLE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+/// Path of requests that only open connections. The server answers them by itself.
+pub(super) const WARM_UP_PATH: &str = "/warm-up";
+
+/// A function whose server is scripted, and whose route names that server.
+pub(super) struct ScriptedFunction {
+    pub(super) caller: Caller,
+    pub(super) fixture: TestGateway,
+    pub(super) network: Arc<OwnNetwork>,
+    /// Heads and bodies that the server got.
+    pub(super) requests: Arc<Mutex<Vec<String>>>,
+}
+
+/// Answer of the server: the bytes, and whether it closes then.
+pub(super) type Script = (&'static str, bool);
+
+impl ScriptedFunction {
+    /// Starts a function whose server answers each request with the next script.
+    pub(super) async fn start(caller: Caller, scripts: &[Script]) -> Self {
+        Self::start_with(caller, scripts, None, FunctionPolicy::default()).await
+    }
+
+    pub(super) async fn start_with(
+        caller: Caller,
+        scripts: &[Script],
+        exec_timeout: Option<Duration>,
+        policy: FunctionPolicy,
+    ) -> Self {
+        Self::start_on(TestGateway::start(), caller, scripts, exec_timeout, policy).await
+    }
+
+    pub(super) async fn start_on(
+        fixture: TestGateway,
+        caller: Caller,
+        scripts: &[Script],
+        exec_timeout: Option<Duration>,
+        policy: FunctionPolicy,
+    ) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let requests = Arc::default();
+        tokio::spawn(serve_scripts(
+            listener,
+            scripts.to_vec(),
+            Arc::clone(&requests),
+        ));
+        let watchdog = start_instance(async |_| http::Response::new(full_body("watchdog"))).await;
+        let network = Arc::<OwnNetwork>::default();
+        let server = Arc::new(FunctionServer {
+            addr,
+            base_path: String::new(),
+            exec_timeout,
+            network: network.clone(),
+        });
+        publish(&fixture, watchdog, &server, policy);
+        Self {
+            caller,
+            fixture,
+            network,
+            requests,
+        }
+    }
+
+    /// Returns the server as if it listened at another address.
+    pub(super) fn listen_at(&self, addr: SocketAddr) -> Arc<FunctionServer> {
+        Arc::new(FunctionServer {
+            addr,
+            base_path: String::new(),
+            exec_timeout: None,
+            network: self.network.clone(),
+        })
+    }
+
+    /// Opens a connection for a request.
+    pub(super) async fn connect(&self) -> TcpStream {
+        self.connect_and_write("").await
+    }
+
+    /// Opens a connection for a request, of which the first bytes follow at once.
+    pub(super) async fn connect_and_write(&self, bytes: &str) -> TcpStream {
+        let warmed_up = match self.caller {
+            Caller::New => None,
+            Caller::Later | Caller::Kept => Some(self.warm_up().await),
+        };
+        let mut stream = match (self.caller, warmed_up) {
+            (Caller::Kept, Some(kept)) => kept,
+            _ => std::net::TcpStream::connect(self.fixture.public).unwrap(),
+        };
+        let _ = stream.write_all(bytes.as_bytes()); // an early answer may close
+        stream.set_nonblocking(true).unwrap();
+        TcpStream::from_std(stream).unwrap()
+    }
+
+    /// Returns a connection that has had a response of the server.
+    pub(super) async fn warm_up(&self) -> std::net::TcpStream {
+        let mut stream = TcpStream::connect(self.fixture.public).await.unwrap();
+        let request = format!("GET /function/echo{WARM_UP_PATH} HTTP/1.1\r\nhost: a\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        within(read_head(&mut stream)).await;
+        let stream = stream.into_std().unwrap();
+        stream.set_nonblocking(false).unwrap();
+        stream
+    }
+
+    pub(super) async fn send(&self, request: &str) -> String {
+        let mut stream = self.connect_and_write(request).await;
+        let mut answer = String::new();
+        within(stream.read_to_string(&mut answer)).await.unwrap();
+        answer
+    }
+
+    pub(super) async fn get(&self) -> String {
+        let text = "GET /function/echo/x?y HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        self.send(text).await
+    }
+
+    pub(super) fn request(&self, number: usize) -> String {
+        self.requests.lock().unwrap()[number].clone()
+    }
+
+    /// Waits for the first line of the access log, which is written behind the response.
+    pub(super) async fn first_record(&self) -> serde_json::Value {
+        let first = async || {
+            loop {
+                let is_asked = |line: &serde_json::Value| {
+                    !line["path"].as_str().unwrap().ends_with(WARM_UP_PATH)
+                };
+                let mut lines = self.fixture.log.parse_lines().into_iter();
+                if let Some(line) = lines.find(is_asked) {
+                    return line;
+                }
+                tokio::time::sleep(millis(5)).await;
+            }
+        };
+        within(first()).await
+    }
+
+    pub(super) fn socket_count(&self) -> usize {
+        self.network.sockets.load(Ordering::Relaxed)
+    }
+}
+
+pub(super) fn publish(
+    fixture: &TestGateway,
+    watchdog: SocketAddr,
+    server: &Arc<FunctionServer>,
+    policy: FunctionPolicy,
+) {
+    let mut route = function_route("echo", policy, &[]);
+    let mut instance = instance_entry(watchdog, InstanceState::Ready);
+    instance.server = Some(server.clone());
+    (route.instances, route.replicas) = (vec![instance], 1);
+    fixture.gateway.publish(&RoutingSnapshot {
+        version: 1,
+        functions: [route].into_iter().collect(),
+    });
+}
+
+/// Serves one connection at a time, as a simple server does.
+pub(super) async fn serve_scripts(
+    listener: TcpListener,
+    scripts: Vec<Script>,
+    requests: Arc<Mutex<Vec<String>>>,
+) {
+    let mut scripts = scripts.into_iter();
+    while let Ok((mut stream, _)) = listener.accept().await {
+        while let Some(request) = read_request(&mut stream).await {
+            if request.starts_with(&format!("GET {WARM_UP_PATH} ")) {
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                stream.write_all(answer).await.unwrap();
+                continue;
+            }
+            requests.lock().unwrap().push(request);
+            let Some((bytes, closes)) = scripts.next() else {
+                return std::future::pending().await;
+            };
+            let _ = stream.write_all(bytes.as_bytes()).await;
+            if closes {
+                break;
+            }
+        }
+    }
+}
+
+/// Reads a response whose body has this length.
+pub(super) async fn read_response(stream: &mut TcpStream, length: usize) -> (String, String) {
+    let head = within(read_head(stream)).await;
+    let mut body = vec![0; length];
+    within(stream.read_exact(&mut body)).await.unwrap();
+    (head, String::from_utf8(body).unwrap())
+}
+
+pub(super) async fn read_request(stream: &mut TcpStream) -> Option<String> {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        head.push(char::from(stream.read_u8().await.ok()?));
+    }
+    let length = head.split("content-length: ").nth(1);
+    let length = length.map_or(0, |rest| {
+        rest.split("\r\n").next().unwrap().parse().unwrap()
+    });
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await.ok()?;
+    Some(head + std::str::from_utf8(&body).unwrap())
+}
+
+/// Returns how many calls event loops have answered.
+pub(super) fn inline_calls(function: &ScriptedFunction) -> u64 {
+    let metrics = function.fixture.encode_metrics();
+    let name = "nearpath_inline_calls_total ";
+    let mut counts = metrics.lines().filter_map(|line| line.strip_prefix(name));
+    counts.next().unwrap().parse().unwrap()
+}
+
+pub(super) fn body_of(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").unwrap().1
+}
