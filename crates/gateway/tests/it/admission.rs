@@ -29,7 +29,7 @@ async fn wait_for_gauge(fixture: &TestGateway, name: &str, value: u32) {
 #[tokio::test]
 async fn requests_above_the_limit_wait_and_above_the_queue_are_refused() {
     let fixture = TestGateway::start();
-    let (addr, permits) = start_blocked_instance().await;
+    let instance = start_blocked_instance().await;
     fixture.publish_functions(&[(
         "echo",
         FunctionPolicy {
@@ -37,10 +37,10 @@ async fn requests_above_the_limit_wait_and_above_the_queue_are_refused() {
             queue: 1,
             ..FunctionPolicy::default()
         },
-        &[addr],
+        &[instance.addr],
     )]);
     let first = spawn_request(&fixture);
-    wait_for_gauge(&fixture, "nearpath_inflight", 1).await;
+    instance.wait_for_requests(1).await;
     let second = spawn_request(&fixture);
     wait_for_gauge(&fixture, "nearpath_queued", 1).await;
     let third = within(spawn_request(&fixture)).await.unwrap();
@@ -49,7 +49,7 @@ async fn requests_above_the_limit_wait_and_above_the_queue_are_refused() {
         (429, "overload", "1")
     );
     assert!(third.body.contains("nearpath.io/queue"), "{}", third.body);
-    permits.add_permits(2);
+    instance.permits.add_permits(2);
     assert_eq!(within(first).await.unwrap().status, 200);
     assert_eq!(within(second).await.unwrap().status, 200);
 }
@@ -57,15 +57,15 @@ async fn requests_above_the_limit_wait_and_above_the_queue_are_refused() {
 #[tokio::test]
 async fn waiting_ends_after_the_queue_timeout() {
     let fixture = TestGateway::start();
-    let (addr, permits) = start_blocked_instance().await;
+    let instance = start_blocked_instance().await;
     let policy = FunctionPolicy {
         max_inflight: Some(1),
         queue_timeout: millis(50),
         ..FunctionPolicy::default()
     };
-    fixture.publish_functions(&[("echo", policy, &[addr])]);
+    fixture.publish_functions(&[("echo", policy, &[instance.addr])]);
     let first = spawn_request(&fixture);
-    wait_for_gauge(&fixture, "nearpath_inflight", 1).await;
+    instance.wait_for_requests(1).await;
     let second = within(spawn_request(&fixture)).await.unwrap();
     assert_eq!(
         (second.status, second.reason(), second.header("retry-after")),
@@ -76,14 +76,14 @@ async fn waiting_ends_after_the_queue_timeout() {
         "{}",
         second.body
     );
-    permits.add_permits(1);
+    instance.permits.add_permits(1);
     assert_eq!(within(first).await.unwrap().status, 200);
 }
 
 #[tokio::test]
 async fn a_caller_that_leaves_the_queue_frees_its_position() {
     let fixture = TestGateway::start();
-    let (addr, permits) = start_blocked_instance().await;
+    let instance = start_blocked_instance().await;
     fixture.publish_functions(&[(
         "echo",
         FunctionPolicy {
@@ -91,10 +91,10 @@ async fn a_caller_that_leaves_the_queue_frees_its_position() {
             queue: 1,
             ..FunctionPolicy::default()
         },
-        &[addr],
+        &[instance.addr],
     )]);
     let first = spawn_request(&fixture);
-    wait_for_gauge(&fixture, "nearpath_inflight", 1).await;
+    instance.wait_for_requests(1).await;
     let mut leaver = tokio::net::TcpStream::connect(fixture.public)
         .await
         .unwrap();
@@ -107,7 +107,7 @@ async fn a_caller_that_leaves_the_queue_frees_its_position() {
     wait_for_gauge(&fixture, "nearpath_queued", 0).await;
     let third = spawn_request(&fixture);
     wait_for_gauge(&fixture, "nearpath_queued", 1).await;
-    permits.add_permits(2);
+    instance.permits.add_permits(2);
     assert_eq!(within(first).await.unwrap().status, 200);
     assert_eq!(within(third).await.unwrap().status, 200);
     eventually("the leaver is recorded", async || {
@@ -254,17 +254,17 @@ async fn a_withdrawn_instance_does_not_hold_back_the_others() {
         max_inflight: Some(1),
         ..FunctionPolicy::default()
     };
-    let (busy, permits) = start_blocked_instance().await;
-    fixture.publish_functions(&[("echo", policy.clone(), &[busy])]);
+    let busy = start_blocked_instance().await;
+    fixture.publish_functions(&[("echo", policy.clone(), &[busy.addr])]);
     let first = spawn_request(&fixture);
-    wait_for_gauge(&fixture, "nearpath_inflight", 1).await;
+    busy.wait_for_requests(1).await;
     fixture.publish_functions(&[("echo", policy, &[start_mirror().await])]);
     assert_eq!(
         within(spawn_request(&fixture)).await.unwrap().status,
         200,
         "the request at the old one no longer counts"
     );
-    permits.add_permits(1);
+    busy.permits.add_permits(1);
     assert_eq!(
         within(first).await.unwrap().status,
         200,

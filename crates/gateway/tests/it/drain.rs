@@ -7,12 +7,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::fixture::{
-    self, TestGateway, full_body, millis, start_blocked_instance, start_instance,
+    self, BlockedInstance, TestGateway, full_body, millis, start_blocked_instance, start_instance,
 };
 
 #[tokio::test]
 async fn requests_in_flight_are_answered_and_new_ones_are_not_accepted() {
-    let (addr, permits) = start_blocked_instance().await;
+    let BlockedInstance { addr, permits, .. } = start_blocked_instance().await;
     let mut fixture = TestGateway::with_settings(GatewaySettings {
         drain_timeout: std::time::Duration::from_secs(600),
         ..GatewaySettings::default()
@@ -57,7 +57,7 @@ async fn requests_in_flight_are_answered_and_new_ones_are_not_accepted() {
 /// The node stops an instance only afterwards.
 #[tokio::test]
 async fn the_wait_for_a_withdrawn_instance_ends_with_its_last_request() {
-    let (addr, permits) = start_blocked_instance().await;
+    let BlockedInstance { addr, permits, .. } = start_blocked_instance().await;
     let fixture = TestGateway::start();
     let policy = nearpath_types::FunctionPolicy::default;
     fixture.publish_functions(&[("echo", policy(), &[addr])]);

@@ -11,8 +11,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::fixture::{
-    self, TestGateway, full_body, millis, read_head, send_and_collect, start_instance,
-    start_mirror, start_scripted,
+    self, TestGateway, full_body, millis, read_head, send_and_collect, start_blocked_instance,
+    start_instance, start_mirror, start_scripted,
 };
 
 #[tokio::test]
@@ -223,22 +223,13 @@ async fn a_stalled_request_body_is_a_408() {
 
 #[tokio::test]
 async fn a_dead_instance_beside_a_full_one_does_not_lose_the_request() {
-    let permits = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
-    let gate = permits.clone();
-    let busy = start_instance(move |_| {
-        let gate = gate.clone();
-        async move {
-            gate.acquire().await.unwrap().forget();
-            Response::new(full_body("ok"))
-        }
-    })
-    .await;
+    let busy = start_blocked_instance().await;
     let fixture = TestGateway::start();
     let policy = FunctionPolicy {
         max_inflight: Some(1),
         ..FunctionPolicy::default()
     };
-    fixture.publish_functions(&[("echo", policy, &[free_addr(), busy])]);
+    fixture.publish_functions(&[("echo", policy, &[free_addr(), busy.addr])]);
     let addr = fixture.public;
     let request = || Request::get("/function/echo").body(full_body("")).unwrap();
     let both = [
@@ -250,7 +241,7 @@ async fn a_dead_instance_beside_a_full_one_does_not_lose_the_request() {
         fixture.encode_metrics().contains(inflight)
     })
     .await;
-    permits.add_permits(2);
+    busy.permits.add_permits(2);
     for one in both {
         assert_eq!(within(one).await.unwrap().status, 200);
     }

@@ -542,19 +542,41 @@ where
     start_instance_at(Ipv4Addr::LOCALHOST, handler).await
 }
 
-/// Starts an instance that answers one request per permit.
-pub(crate) async fn start_blocked_instance() -> (SocketAddr, Arc<Semaphore>) {
-    let go = Arc::new(Semaphore::new(0));
-    let gate = go.clone();
+/// Instance that answers one request per permit.
+pub(crate) struct BlockedInstance {
+    pub(crate) addr: SocketAddr,
+    pub(crate) permits: Arc<Semaphore>,
+    received: watch::Receiver<usize>,
+}
+
+impl BlockedInstance {
+    /// Waits until the instance has received this many requests. A request is open before it has its place;
+    /// here it has one.
+    pub(crate) async fn wait_for_requests(&self, count: usize) {
+        let mut received = self.received.clone();
+        let wait = received.wait_for(|received| *received >= count);
+        nearpath_testkit::within(wait).await.unwrap();
+    }
+}
+
+pub(crate) async fn start_blocked_instance() -> BlockedInstance {
+    let permits = Arc::new(Semaphore::new(0));
+    let (counter, received) = watch::channel(0);
+    let (gate, counter) = (permits.clone(), Arc::new(counter));
     let addr = start_instance(move |_| {
         let gate = gate.clone();
+        counter.send_modify(|received| *received += 1);
         async move {
             gate.acquire().await.unwrap().forget();
             Response::new(full_body("ok"))
         }
     })
     .await;
-    (addr, go)
+    BlockedInstance {
+        addr,
+        permits,
+        received,
+    }
 }
 
 /// Starts an instance that answers with the request: method, target, headers, body.

@@ -10,7 +10,7 @@ use nearpath_testkit::{eventually, within};
 use super::client::{
     TestHttp3Client, TestHttp3Connection, TestRequestStream, absolute_url, collect_response,
 };
-use crate::fixture::{TestGateway, millis, start_blocked_instance, start_mirror};
+use crate::fixture::{BlockedInstance, TestGateway, millis, start_blocked_instance, start_mirror};
 
 async fn wait_for_inflight(fixture: &TestGateway, number: usize) {
     let text = format!("nearpath_inflight{{function_name=\"echo.openfaas-fn\"}} {number}");
@@ -39,7 +39,7 @@ const LOSS_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// Counts the requests of one connection that succeeded while the client migrated.
 async fn count_migrations(fixture: &TestGateway) -> usize {
-    let (addr, permits) = start_blocked_instance().await;
+    let BlockedInstance { addr, permits, .. } = start_blocked_instance().await;
     fixture.publish_echo(addr);
     let client = TestHttp3Client::for_fixture(fixture);
     let mut connection = client.connect_http3().await;
@@ -106,7 +106,7 @@ async fn control_without_steering_migration_fails() {
 
 #[tokio::test]
 async fn open_requests_are_answered_in_the_drain_and_new_connections_refused() {
-    let (addr, permits) = start_blocked_instance().await;
+    let BlockedInstance { addr, permits, .. } = start_blocked_instance().await;
     let mut fixture = TestGateway::with_settings(GatewaySettings {
         drain_timeout: std::time::Duration::from_secs(600),
         ..GatewaySettings::default()
@@ -161,7 +161,7 @@ async fn read_short_integer(stream: &mut quinn::RecvStream) -> u8 {
 /// RFC 9114 section 5.2: requests from the one in GOAWAY on did not run and may be sent elsewhere.
 #[tokio::test]
 async fn goaway_names_the_first_request_that_was_not_taken() {
-    let (addr, permits) = start_blocked_instance().await;
+    let BlockedInstance { addr, permits, .. } = start_blocked_instance().await;
     let mut fixture = TestGateway::start();
     fixture.publish_echo(addr);
     let quic = within(TestHttp3Client::for_fixture(&fixture).start_connecting())
@@ -235,7 +235,7 @@ async fn a_client_that_reads_no_goaway_does_not_delay_the_drain() {
 
 #[tokio::test]
 async fn a_request_beyond_the_drain_timeout_is_cut_and_closed() {
-    let (addr, _go) = start_blocked_instance().await;
+    let addr = start_blocked_instance().await.addr;
     let mut fixture = TestGateway::with_settings(GatewaySettings {
         drain_timeout: millis(100),
         ..GatewaySettings::default()
@@ -286,7 +286,7 @@ async fn a_thread_whose_http_3_fails_serves_tcp_until_the_drain() {
 /// Such a client gets its response neither, and acknowledges nothing.
 #[tokio::test]
 async fn a_client_that_vanished_does_not_hold_up_the_drain() {
-    let (addr, permits) = start_blocked_instance().await;
+    let BlockedInstance { addr, permits, .. } = start_blocked_instance().await;
     let mut fixture = TestGateway::with_settings(GatewaySettings {
         drain_timeout: std::time::Duration::from_secs(600),
         ..GatewaySettings::default()
