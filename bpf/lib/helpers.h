@@ -8,12 +8,18 @@
 #define __type(name, value) typeof(value) *name
 
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
+static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) =
+	(void *)BPF_FUNC_map_update_elem;
+static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)BPF_FUNC_map_delete_elem;
+static __u64 (*bpf_get_netns_cookie)(void *ctx) = (void *)BPF_FUNC_get_netns_cookie;
 static __u64 (*bpf_get_current_cgroup_id)(void) = (void *)BPF_FUNC_get_current_cgroup_id;
 static void *(*bpf_sk_storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)BPF_FUNC_sk_storage_get;
 static long (*bpf_sk_storage_delete)(void *map, void *sk) = (void *)BPF_FUNC_sk_storage_delete;
 static long (*bpf_getsockopt)(void *sk, int level, int name, void *value, int bytes) = (void *)BPF_FUNC_getsockopt;
 static long (*bpf_setsockopt)(void *sk, int level, int name, void *value, int bytes) = (void *)BPF_FUNC_setsockopt;
 static long (*bpf_sock_ops_cb_flags_set)(struct bpf_sock_ops *ops, int flags) = (void *)BPF_FUNC_sock_ops_cb_flags_set;
+static long (*bpf_sock_hash_update)(struct bpf_sock_ops *ops, void *map, void *key, __u64 flags) =
+	(void *)BPF_FUNC_sock_hash_update;
 static long (*bpf_msg_redirect_hash)(struct sk_msg_md *msg, void *map, void *key, __u64 flags) =
 	(void *)BPF_FUNC_msg_redirect_hash;
 static long (*bpf_msg_apply_bytes)(struct sk_msg_md *msg, __u32 bytes) = (void *)BPF_FUNC_msg_apply_bytes;

@@ -5,9 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [&str; 5] = [
+const SOURCES: [&str; 6] = [
     "sk_msg",
     "sock_guard",
+    "sock_loopback",
     "sock_peer",
     "sock_window",
     "tc_forward",

@@ -88,15 +88,7 @@ async fn invocations_are_counted() {
         server.call_function("echo", "x").await;
     }
     assert_eq!(server.describe("echo").await["invocationCount"], 3.0);
-    let metrics = crate::test_server::send_request(
-        server.admin,
-        http::Request::get("/metrics")
-            .header("host", "t")
-            .body(Default::default())
-            .unwrap(),
-    )
-    .await;
-    let metrics = String::from_utf8_lossy(metrics.unwrap().body()).into_owned();
+    let metrics = server.read_metrics().await;
     let line =
         r#"gateway_function_invocation_total{function_name="echo.openfaas-fn",code="200"} 3"#;
     assert!(metrics.contains(line), "{metrics}");

@@ -67,11 +67,28 @@ impl BothFunction {
     /// Starts the function with one more variable and, if asked, with a server that handles one
     /// connection at a time.
     async fn start(variable: Option<(&str, &str)>, is_serial: bool) -> Self {
+        Self::start_with(
+            |spec| {
+                if let Some((name, value)) = variable {
+                    spec["envVars"][name] = json!(value);
+                }
+            },
+            is_serial,
+        )
+        .await
+    }
+
+    /// Starts the function with a server whose bytes sockmap moves.
+    async fn start_by_sockmap() -> Self {
+        let annotate =
+            |spec: &mut Value| spec["annotations"]["nearpath.io/loopback"] = json!("sockmap");
+        Self::start_with(annotate, false).await
+    }
+
+    async fn start_with(change: impl FnOnce(&mut Value), is_serial: bool) -> Self {
         let server = TestServer::start().await;
         let mut spec = http_function(&server.data_dir, "both", CODE);
-        if let Some((name, value)) = variable {
-            spec["envVars"][name] = json!(value);
-        }
+        change(&mut spec);
         if is_serial {
             let source = server.data_dir.join("fn-both/server.py");
             let threaded = std::fs::read_to_string(&source).unwrap();
@@ -149,6 +166,42 @@ const VIA_WATCHDOG: &str = "x-timeout: 50s\r\n";
 async fn both_paths_give_the_same_responses() {
     need_root!();
     let function = BothFunction::start(None, false).await;
+    assert_same_responses(&function).await;
+    assert_eq!(
+        function
+            .server
+            .metric_total("nearpath_loopback_connections_total")
+            .await,
+        0
+    );
+}
+
+#[tokio::test]
+async fn a_path_by_sockmap_gives_the_same_responses() {
+    need_root!();
+    if let Err(why) = nearpath_kernel::bpf::check_loopback_support() {
+        nearpath_testkit::skip!("sockmap is unavailable: {why}");
+    }
+    let function = BothFunction::start_by_sockmap().await;
+    assert_same_responses(&function).await;
+    let [connections, moved] = [
+        function
+            .server
+            .metric_total("nearpath_loopback_connections_total")
+            .await,
+        function
+            .server
+            .metric_total("nearpath_loopback_moved_total")
+            .await,
+    ];
+    assert!(
+        connections > 0 && moved > connections,
+        "{connections} {moved}"
+    );
+}
+
+/// Asserts that the function's own port and its watchdog give the same responses.
+async fn assert_same_responses(function: &BothFunction) {
     let addr = function.server.addr;
     function.assert_path("", "loopback").await;
     function.assert_path(VIA_WATCHDOG, "http").await;

@@ -6,7 +6,7 @@ use nearpath_testkit::{eventually, need_root};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::test_server::{TestServer, http_function, script_function, send_request};
+use crate::test_server::{TestServer, http_function, script_function};
 
 #[tokio::test]
 async fn a_crash_at_the_start_is_refused_at_once_without_the_tenants_output() {
@@ -83,12 +83,8 @@ async fn a_kill_for_lack_of_memory_is_named_and_one_from_outside_is_not_taken_fo
     let log = server.send_request(Method::GET, "/system/logs?name=eats&follow=false", "");
     let log = log.await;
     assert!(String::from_utf8_lossy(log.body()).contains(limit));
-    let metrics = http::Request::get("/metrics")
-        .body(Default::default())
-        .unwrap();
-    let metrics = send_request(server.admin, metrics).await.unwrap();
     let line = "nearpath_instance_oom_kills_total{function_name=\"eats.openfaas-fn\"} 1";
-    assert!(String::from_utf8_lossy(metrics.body()).contains(line));
+    assert!(server.read_metrics().await.contains(line));
 }
 
 #[tokio::test]
@@ -115,12 +111,8 @@ async fn a_call_whose_process_is_killed_for_lack_of_memory_names_it() {
     assert!(why.contains(limit), "{why}");
     let log = server.send_request(Method::GET, "/system/logs?name=glutton&follow=false", "");
     assert!(String::from_utf8_lossy(log.await.body()).contains(limit));
-    let metrics = http::Request::get("/metrics")
-        .body(Default::default())
-        .unwrap();
-    let metrics = send_request(server.admin, metrics).await.unwrap();
     let line = "nearpath_instance_oom_kills_total{function_name=\"glutton.openfaas-fn\"} 1";
-    assert!(String::from_utf8_lossy(metrics.body()).contains(line));
+    assert!(server.read_metrics().await.contains(line));
     let answer = server.call_function("glutton", "little\n").await;
     assert_eq!(
         (answer.status(), &answer.body()[..]),

@@ -244,6 +244,23 @@ impl TestServer {
         .await;
     }
 
+    /// Returns the metrics of the process that currently serves.
+    pub(crate) async fn read_metrics(&self) -> String {
+        let request = Request::get("/metrics").body(Full::default()).unwrap();
+        let answer = send_request(self.admin, request);
+        let answer = nearpath_testkit::within(answer).await.unwrap();
+        String::from_utf8(answer.into_body().to_vec()).unwrap()
+    }
+
+    /// Returns the value of a metric without labels.
+    pub(crate) async fn metric_total(&self, name: &str) -> u64 {
+        let text = self.read_metrics().await;
+        let mut lines = text.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = value.unwrap_or_else(|| panic!("no {name}"));
+        value.parse().unwrap()
+    }
+
     pub(crate) async fn scale(&self, name: &str, replicas: u64) {
         let body = json!({ "serviceName": name, "replicas": replicas }).to_string();
         let answer = self

@@ -31,10 +31,13 @@ const ENVOY: &str = "Envoy";
 const OF_WATCHDOG: &str = "nginx and of-watchdog";
 const NEARPATH: &str = "nearpath";
 const NEARPATH_ALONE: &str = "nearpath without handler";
-const VARIANTS: [&str; 7] = [
+/// The same with `nearpath.io/loopback: sockmap`.
+const NEARPATH_SOCKMAP: &str = "nearpath, sockmap";
+const VARIANTS: [&str; 8] = [
     "handler alone",
     "nginx",
     NEARPATH,
+    NEARPATH_SOCKMAP,
     ENVOY,
     OF_WATCHDOG,
     "nginx without handler",
@@ -103,6 +106,7 @@ struct MeasuredPeers {
     envoy: Option<EnvoyProxy>,
     of_watchdog: Option<OfWatchdog>,
     nearpath: DeployedHandler,
+    nearpath_sockmap: DeployedHandler,
 }
 
 /// Runs the comparison. The exit code is 1 if a goal is missed.
@@ -158,6 +162,7 @@ impl MeasuredPeers {
             envoy,
             of_watchdog,
             nearpath: built.deploy().await?,
+            nearpath_sockmap: built.deploy_with("sockmap").await?,
             handler,
         };
         peers.check_responses(&programs.variants()).await?;
@@ -189,6 +194,10 @@ impl MeasuredPeers {
             ("nginx", ..) => (nginx.addr, vec![nginx.pid(), handler], None),
             ("nginx without handler", ..) => (nginx.addr, vec![nginx.pid()], None),
             (NEARPATH, ..) => (nearpath.addr(), vec![nearpath.pid()], None),
+            (NEARPATH_SOCKMAP, ..) => {
+                let server = self.nearpath_sockmap.server();
+                (server.addr(), vec![server.pid()], None)
+            }
             (NEARPATH_ALONE, ..) => (nearpath.addr(), vec![nearpath.pid()], Some(deployed)),
             (ENVOY, Some(envoy), _) => (envoy.peer.addr, vec![envoy.peer.pid(), handler], None),
             // The handler is of-watchdog's child.
@@ -207,7 +216,9 @@ impl MeasuredPeers {
         let (addr, pids, without) = self.target(variant);
         let template = request_to(addr)?;
         let window = match variant {
-            NEARPATH | NEARPATH_ALONE => args.measure.start_window_after(args.settle),
+            NEARPATH | NEARPATH_ALONE | NEARPATH_SOCKMAP => {
+                args.measure.start_window_after(args.settle)
+            }
             _ => args.measure.start_window(),
         };
         let load = epoll_client::run(&template, callers, reuse, window);
@@ -241,6 +252,15 @@ fn add_ratios(
         (HandlerLanguage::C, "kept") => 1.25,
         _ => 1.1,
     };
+    if callers > 1 {
+        comparison.add_ratio(
+            &format!("requests per CPU second, all processes, {case}, sockmap/TCP"),
+            &case,
+            NEARPATH_SOCKMAP,
+            NEARPATH,
+            per_cpu(1.0),
+        );
+    }
     let mut add = |name: &str, suffix: &str, goal| {
         comparison.add_ratio(
             &format!("{name}, {case}, nearpath/nginx"),

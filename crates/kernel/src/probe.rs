@@ -48,6 +48,7 @@ pub fn probe_machine() -> MachineCapabilities {
         seccomp_finding(),
         usr_finding(),
         sockmap_finding(),
+        loopback_finding(),
         forwarding_finding(),
         listener_finding(),
         interception_finding(),
@@ -184,6 +185,16 @@ fn sockmap_finding() -> CapabilityFinding {
         optional: true,
         impact: "chains with `nearpath.io/delivery: sockmap` use HTTP",
         remedy: "run as root with CAP_BPF, CAP_NET_ADMIN and CAP_SYS_ADMIN, with a nearpath that was built with clang",
+    }
+}
+
+fn loopback_finding() -> CapabilityFinding {
+    CapabilityFinding {
+        name: "loopback by sockmap",
+        problem: error_text(&crate::bpf::check_loopback_support()),
+        optional: true,
+        impact: "functions with `nearpath.io/loopback: sockmap` are called over TCP",
+        remedy: "run as root with CAP_BPF and CAP_NET_ADMIN, on Linux 5.15 or later with cgroup v2, with a nearpath that was built with clang",
     }
 }
 

@@ -31,6 +31,7 @@ mod gateway_threads;
 mod identity;
 pub mod instance;
 pub mod logs;
+mod loopback_metrics;
 pub mod machine;
 mod metrics;
 mod node;

@@ -32,6 +32,7 @@ use crate::gateway_threads::GatewayThreads;
 use crate::identity::IdentityContext;
 use crate::instance::lifecycle::LifecycleContext;
 use crate::logs::LogStore;
+use crate::loopback_metrics;
 use crate::machine::InstanceMachine;
 use crate::machine::kernel::KernelMachine;
 use crate::metrics::NodeMetrics;
@@ -128,6 +129,7 @@ impl Node {
         let stats = DomainStats::default();
         edge_metrics::register_collector(stats.clone(), registry);
         let pool = PoolReport::register(machine.clone(), registry);
+        loopback_metrics::register(machine.clone(), registry);
         let (events, event_receiver) = mpsc::unbounded_channel();
         let (defaults, dispatch) = (instance_defaults(&config), config.run_path("dispatch"));
         let (artifacts, identities) = (Arc::new(artifacts), config.identities);

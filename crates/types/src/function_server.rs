@@ -7,6 +7,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::policy::LoopbackDelivery;
+
 /// Access to an instance's own network namespace.
 pub trait InstanceNetwork: Send + Sync + fmt::Debug + 'static {
     /// Creates a non-blocking TCP socket inside the namespace. It reaches what the instance itself
@@ -30,6 +32,8 @@ pub struct FunctionServer {
     pub base_path: String,
     /// Maximum duration of a call (`exec_timeout`); `None`: no limit of the watchdog.
     pub exec_timeout: Option<Duration>,
+    /// Delivery of bytes on connections that `network` opens.
+    pub delivery: LoopbackDelivery,
     /// Network of the instance.
     pub network: Arc<dyn InstanceNetwork>,
 }

@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
-use http::{Method, Request};
-use http_body_util::Full;
+use http::Method;
 use nearpath_testkit::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use super::{call_traced, chain_function, path_of, run_cli, wait_in_memory};
-use crate::test_server::{TestServer, send_request};
+use crate::test_server::TestServer;
 
 #[tokio::test]
 async fn a_chain_calls_through_memory_along_its_edges_only() {
@@ -126,27 +125,6 @@ async fn a_killed_instance_is_replaced_in_memory_too() {
     }
 }
 
-/// Value of a metric without labels.
-async fn total_calls(server: &TestServer, name: &str) -> f64 {
-    let request = Request::builder()
-        .uri("/metrics")
-        .header("host", "localhost")
-        .body(Full::default())
-        .unwrap();
-    let text = String::from_utf8(
-        send_request(server.admin, request)
-            .await
-            .unwrap()
-            .into_body()
-            .to_vec(),
-    )
-    .unwrap();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(&format!("{name} ")));
-    line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
-}
-
 #[tokio::test]
 async fn a_chain_works_with_every_delivery() {
     nearpath_testkit::need_root!();
@@ -163,7 +141,9 @@ async fn a_chain_works_with_every_delivery() {
             call_traced(&server, &first).await.status() == 200
         })
         .await;
-        let before = total_calls(&server, "nearpath_descriptors_delivered_total").await;
+        let before = server
+            .metric_total("nearpath_descriptors_delivered_total")
+            .await;
         let answer = call_traced(&server, &first).await;
         assert_eq!(
             (
@@ -174,19 +154,24 @@ async fn a_chain_works_with_every_delivery() {
             (200, "shm", 100),
             "{delivery}"
         );
-        let carried = total_calls(&server, "nearpath_descriptors_delivered_total").await - before;
+        let carried = server
+            .metric_total("nearpath_descriptors_delivered_total")
+            .await
+            - before;
         assert!(
             if delivery == "sockmap" {
-                carried >= 4.0
+                carried >= 4
             } else {
-                carried == 0.0
+                carried == 0
             },
             "{delivery}: {carried} carried"
         );
     }
     assert_eq!(
-        total_calls(&server, "nearpath_descriptors_denied_total").await,
-        0.0
+        server
+            .metric_total("nearpath_descriptors_denied_total")
+            .await,
+        0
     );
 }
 

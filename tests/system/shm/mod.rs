@@ -97,19 +97,7 @@ pub(crate) fn run_cli(server: &TestServer, arguments: &[&str]) -> Value {
 
 /// Value of the only series with this name and these labels.
 pub(crate) async fn metric_value(server: &TestServer, name: &str, labels: &str) -> f64 {
-    let request = Request::builder()
-        .uri("/metrics")
-        .header("host", "localhost")
-        .body(Full::default())
-        .unwrap();
-    let text = String::from_utf8(
-        send_request(server.admin, request)
-            .await
-            .unwrap()
-            .into_body()
-            .to_vec(),
-    )
-    .unwrap();
+    let text = server.read_metrics().await;
     let ours = |line: &&str| line.starts_with(&format!("{name}{{")) && line.contains(labels);
     let found: Vec<_> = text.lines().filter(ours).collect();
     let [line] = &found[..] else {

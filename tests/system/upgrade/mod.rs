@@ -74,23 +74,10 @@ impl UpgradeFixture {
     }
 }
 
-/// Reads the metrics of the process that currently serves.
-async fn read_metrics(server: &TestServer) -> String {
-    let request = http::Request::get("/metrics")
-        .body(http_body_util::Full::default())
-        .unwrap();
-    let answer = within(crate::test_server::send_request(server.admin, request))
-        .await
-        .unwrap();
-    String::from_utf8(answer.body().to_vec()).unwrap()
-}
-
 async fn connection_count(server: &TestServer) -> u64 {
-    let text = read_metrics(server).await;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("nearpath_http3_connections_total "));
-    line.unwrap().parse().unwrap()
+    server
+        .metric_total("nearpath_http3_connections_total")
+        .await
 }
 
 /// Waits for GOAWAY: no new request may start on the connection.

@@ -1,14 +1,11 @@
 //! Plain requests to a function's own server.
 
-mod kept_connections;
-mod new_connections;
-mod scripted_function;
-
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nearpath_testkit::within;
+use nearpath_types::policy::LoopbackDelivery;
 use nearpath_types::{FunctionPolicy, FunctionServer, RoutingSnapshot};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -16,29 +13,83 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::fixture::{TestGateway, full_body, millis, read_head, send_and_collect, start_instance};
 use scripted_function::*;
 
-/// Runs each test with all callers.
+/// Returns from the test with a noted skip where sockmap is missing.
+macro_rules! need_sockmap {
+    () => {
+        match nearpath_kernel::bpf::check_loopback_support() {
+            Err(why)
+                if matches!(
+                    why.kind(),
+                    std::io::ErrorKind::Unsupported | std::io::ErrorKind::PermissionDenied
+                ) =>
+            {
+                nearpath_testkit::skip!("BPF is unavailable: {why}")
+            }
+            checked => checked.unwrap(),
+        }
+    };
+}
+
+/// Runs each test with all callers, and with both deliveries.
 macro_rules! test_all_callers {
     ($($test:ident,)*) => {$(
         mod $test {
-            use super::Caller;
+            use super::{Caller, LoopbackDelivery};
 
             #[tokio::test]
             async fn on_a_new_connection() {
-                super::$test(Caller::New).await;
+                super::$test(Caller::NEW).await;
             }
 
             #[tokio::test]
             async fn on_a_later_connection() {
-                super::$test(Caller::Later).await;
+                super::$test(Caller::LATER).await;
             }
 
             #[tokio::test]
             async fn on_a_kept_connection() {
-                super::$test(Caller::Kept).await;
+                super::$test(Caller::KEPT).await;
+            }
+
+            #[tokio::test]
+            async fn on_a_new_connection_by_sockmap() {
+                need_sockmap!();
+                super::$test(Caller::NEW.by(LoopbackDelivery::Sockmap)).await;
+            }
+
+            #[tokio::test]
+            async fn on_a_kept_connection_by_sockmap() {
+                need_sockmap!();
+                super::$test(Caller::KEPT.by(LoopbackDelivery::Sockmap)).await;
             }
         }
     )*};
 }
+
+/// Runs each test with both deliveries.
+macro_rules! test_both_deliveries {
+    ($($test:ident,)*) => {$(
+        mod $test {
+            use super::LoopbackDelivery;
+
+            #[tokio::test]
+            async fn over_tcp() {
+                super::$test(LoopbackDelivery::Tcp).await;
+            }
+
+            #[tokio::test]
+            async fn by_sockmap() {
+                need_sockmap!();
+                super::$test(LoopbackDelivery::Sockmap).await;
+            }
+        }
+    )*};
+}
+
+mod kept_connections;
+mod new_connections;
+mod scripted_function;
+mod sockmap;
 
 test_all_callers! {
     a_plain_request_goes_to_the_functions_own_port,
@@ -117,7 +168,7 @@ async fn other_requests_go_to_the_watchdog(caller: Caller) {
 
 #[tokio::test]
 async fn a_closed_port_leaves_the_request_to_the_watchdog() {
-    let function = ScriptedFunction::start(Caller::New, &[]).await;
+    let function = ScriptedFunction::start(Caller::NEW, &[]).await;
     let watchdog = start_instance(async |_| http::Response::new(full_body("watchdog"))).await;
     let free = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let server = function.listen_at(free.local_addr().unwrap());
@@ -211,7 +262,7 @@ async fn bytes_on_an_idle_connection_never_answer_the_next_request() {
     let whole = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
     let late = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil";
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let function = ScriptedFunction::start(Caller::New, &[]).await;
+    let function = ScriptedFunction::start(Caller::NEW, &[]).await;
     let server = function.listen_at(listener.local_addr().unwrap());
     publish(
         &function.fixture,
@@ -329,7 +380,7 @@ async fn broken_answers_differ_from_complete_ones(caller: Caller) {
 async fn a_kill_for_lack_of_memory_explains_a_lost_connection_once() {
     let whole = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
     let function = ScriptedFunction::start(
-        Caller::New,
+        Caller::NEW,
         &[("", true), (whole, false), ("", true), ("", true)],
     )
     .await;
@@ -418,6 +469,7 @@ async fn connections_to_a_withdrawn_instance_are_closed() {
         addr: listener.local_addr().unwrap(),
         base_path: "/base".to_owned(),
         exec_timeout: None,
+        delivery: LoopbackDelivery::Tcp,
         network,
     });
     let fixture = TestGateway::start();

@@ -3,6 +3,8 @@
 //! - [`SockmapRouter`] implements the delivery mode `sockmap` of one security domain. It makes a
 //!   socket for each endpoint and stores the permitted channels. The kernel moves 32-byte records
 //!   between the sockets; see `bpf/sk_msg.c`.
+//! - [`LoopbackRedirect`] moves bytes between the gateway and functions' own servers past TCP; see
+//!   `bpf/sock_loopback.c`.
 //! - [`Forwarder`] moves packets between the namespaces attached to one hub; see
 //!   `bpf/tc_forward.c`.
 //! - [`SocketCgroupGuard`] confines the sockets of one thread to their destinations, whoever holds
@@ -16,6 +18,7 @@
 mod btf;
 mod forwarder;
 mod initial_window;
+mod loopback_redirect;
 mod object;
 mod peer_names;
 mod socket_cgroup_guard;
@@ -30,6 +33,7 @@ use crate::attached_netns::NEXT_HOP;
 use crate::hub_netns::HubNetns;
 
 pub use forwarder::{Forwarder, PacketCounters, PairCounters};
+pub use loopback_redirect::{LoopbackCounters, LoopbackRedirect};
 pub use peer_names::PeerNames;
 pub use socket_cgroup_guard::SocketCgroupGuard;
 pub use sockmap_router::{SockmapCounters, SockmapPair, SockmapRouter};
@@ -41,6 +45,14 @@ pub use sockmap_router::{SockmapCounters, SockmapPair, SockmapRouter};
 /// Names the missing facility and a remedy.
 pub fn check_sockmap_support() -> io::Result<()> {
     SockmapRouter::create().map(drop)
+}
+
+/// Checks the same for connections to functions' own servers, in the group of this process.
+///
+/// # Errors
+/// Names the missing facility and a remedy.
+pub fn check_loopback_support() -> io::Result<()> {
+    LoopbackRedirect::attach_to_own_group().map(drop)
 }
 
 /// Checks the same for forwarders, by attaching one to a device of a temporary namespace.

@@ -71,6 +71,15 @@ pub(super) fn sock_guard() -> io::Result<&'static [u8]> {
     )))
 }
 
+/// `bpf/sock_loopback.c`.
+#[cfg(nearpath_bpf)]
+pub(super) fn sock_loopback() -> io::Result<&'static [u8]> {
+    Ok(aya::include_bytes_aligned!(concat!(
+        env!("OUT_DIR"),
+        "/sock_loopback.o"
+    )))
+}
+
 /// `bpf/sock_peer.c`.
 #[cfg(nearpath_bpf)]
 pub(super) fn sock_peer() -> io::Result<&'static [u8]> {
@@ -102,6 +111,8 @@ pub(super) fn tc_forward() -> io::Result<&'static [u8]> {
 pub(super) use programs_missing as sk_msg;
 #[cfg(not(nearpath_bpf))]
 pub(super) use programs_missing as sock_guard;
+#[cfg(not(nearpath_bpf))]
+pub(super) use programs_missing as sock_loopback;
 #[cfg(not(nearpath_bpf))]
 pub(super) use programs_missing as sock_peer;
 #[cfg(not(nearpath_bpf))]

@@ -14,7 +14,7 @@ mod weight;
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,6 +67,13 @@ impl NodeCgroups {
                 .iter()
                 .map(|controller| (*controller, at.version))
         })
+    }
+
+    /// Returns the folder of the node's instances in the unified hierarchy, if they have groups there.
+    pub(crate) fn unified_folder(&self) -> Option<&Path> {
+        let is_unified = |at: &&Arc<CgroupHierarchy>| at.version == CgroupVersion::V2;
+        let unified = self.hierarchies.iter().find(is_unified);
+        unified.map(|at| at.folder.as_path())
     }
 
     /// Returns the limits that this machine cannot enforce.

@@ -10,6 +10,7 @@ mod fixture;
 mod forwarder;
 mod forwarder_guard;
 mod frames;
+mod loopback_redirect;
 mod node_death;
 mod sandbox;
 mod seccomp_filter;

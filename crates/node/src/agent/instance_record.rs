@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use nearpath_kernel::bpf::LoopbackRedirect;
 use nearpath_types::log_limiter::LogLimiter;
-use nearpath_types::policy::CallTransport;
+use nearpath_types::policy::{CallTransport, LoopbackDelivery};
 use nearpath_types::{
     DesiredFunction, FunctionId, FunctionPolicy, FunctionServer, InstanceId, InstanceLocality,
     InstanceRoute, InstanceState, ObservedInstance, Revision, StartPhase,
@@ -36,6 +37,8 @@ pub(super) struct InstanceRecord {
     pub(super) quic: Option<Arc<str>>,
     /// Protocol that its callers use.
     pub(super) transport: CallTransport,
+    /// Delivery of bytes to its own server, as its function asks for.
+    pub(super) loopback: LoopbackDelivery,
     /// Its own server, which the gateway may call without the watchdog.
     pub(super) server: Option<Arc<FunctionServer>>,
     pub(super) phases: Vec<StartPhase>,
@@ -69,6 +72,7 @@ impl InstanceRecord {
             exited: false,
             quic: None,
             transport: policy.transport,
+            loopback: policy.loopback,
             server: None,
             phases: Vec::new(),
             meter: None,
@@ -115,18 +119,27 @@ impl InstanceRecord {
     }
 
     /// Opens the way to its own server. Without it, calls go through the watchdog.
-    pub(super) fn open_server(&mut self, note: ServerNote) {
+    pub(super) fn open_server(
+        &mut self,
+        note: ServerNote,
+        redirect: Option<Arc<LoopbackRedirect>>,
+    ) {
         let Some(meter) = &self.meter else { return };
         if note.addr.ip() == chain::LOCAL_GATEWAY_IP {
             return; // the gateway, which would call itself
         }
-        match ProcessNetwork::open(&meter.process()) {
+        let delivery = match redirect {
+            None => LoopbackDelivery::Tcp,
+            Some(_) => LoopbackDelivery::Sockmap,
+        };
+        match ProcessNetwork::open(&meter.process(), redirect) {
             Ok(network) => {
                 self.server = network.map(|network| {
                     Arc::new(FunctionServer {
                         addr: note.addr,
                         base_path: note.base_path,
                         exec_timeout: note.exec_timeout,
+                        delivery,
                         network: Arc::new(network),
                     })
                 });

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
+use nearpath_types::policy::{LOOPBACK, LoopbackDelivery};
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{
     DesiredState, FunctionId, InstanceId, InstanceState, Revision, StartFailureCause,
@@ -32,6 +33,7 @@ use crate::config::SettleHook;
 use crate::identity::DirectCallers;
 use crate::instance::ending::{EndReport, InstanceEnding};
 use crate::instance::lifecycle::{InstanceEvent, StopRequest};
+use crate::instance::notes::ServerNote;
 use crate::metrics::NodeMetrics;
 use crate::placement::placer::{PLACEMENT_INTERVAL, Placer};
 use crate::reconcile::{self, ReconcileAction};
@@ -347,11 +349,7 @@ impl NodeAgent {
                     record.add_phase(phase);
                 }
             }
-            InstanceEvent::Server(id, note) => {
-                if let Some(record) = self.instances.get_mut(id) {
-                    record.open_server(note);
-                }
-            }
+            InstanceEvent::Server(id, note) => self.handle_server(id, note),
             InstanceEvent::Ready(id) => self.handle_ready(id),
             InstanceEvent::OomKill(id) => {
                 if let Some(record) = self.instances.get_mut(id) {
@@ -366,6 +364,27 @@ impl NodeAgent {
                 }
             }
             InstanceEvent::Removed(id, ending) => self.handle_removed(id, &ending),
+        }
+    }
+
+    /// Opens the way to an instance's own server, by the delivery that its function asks for.
+    fn handle_server(&mut self, id: InstanceId, note: ServerNote) {
+        let Some(record) = self.instances.get_mut(id) else {
+            return;
+        };
+        let redirect = match record.loopback {
+            LoopbackDelivery::Tcp => Ok(None),
+            LoopbackDelivery::Sockmap => self.factory.context.machine.loopback_redirect().map(Some),
+        };
+        match redirect {
+            Ok(redirect) => record.open_server(note, redirect),
+            Err(error) => {
+                record.open_server(note, None);
+                let text = format!(
+                    "`{LOOPBACK}: sockmap` is unavailable on this node, so connections use TCP: {error}"
+                );
+                self.handle_remark(id, &text);
+            }
         }
     }
 

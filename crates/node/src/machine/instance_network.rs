@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use nearpath_kernel::bpf::LoopbackRedirect;
 use nearpath_kernel::namespace::open_tcp_socket_in;
 use nearpath_types::InstanceNetwork;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,6 +19,8 @@ use super::InstanceProcess;
 pub(crate) struct ProcessNetwork {
     netns: OwnedFd,
     process: Arc<dyn InstanceProcess>,
+    /// Moves the bytes of connections; `None`: TCP does.
+    redirect: Option<Arc<LoopbackRedirect>>,
 }
 
 impl ProcessNetwork {
@@ -25,10 +28,17 @@ impl ProcessNetwork {
     ///
     /// # Errors
     /// Fails when the process has ended.
-    pub(crate) fn open(process: &Arc<dyn InstanceProcess>) -> io::Result<Option<Self>> {
+    pub(crate) fn open(
+        process: &Arc<dyn InstanceProcess>,
+        redirect: Option<Arc<LoopbackRedirect>>,
+    ) -> io::Result<Option<Self>> {
         let process = process.clone();
         let netns = process.open_netns()?;
-        Ok(netns.map(|netns| Self { netns, process }))
+        Ok(netns.map(|netns| Self {
+            netns,
+            process,
+            redirect,
+        }))
     }
 }
 
@@ -42,7 +52,11 @@ impl fmt::Debug for ProcessNetwork {
 
 impl InstanceNetwork for ProcessNetwork {
     fn open_tcp_socket(&self, is_ipv6: bool) -> io::Result<OwnedFd> {
-        open_tcp_socket_in(&self.netns, is_ipv6)
+        let socket = open_tcp_socket_in(&self.netns, is_ipv6)?;
+        if let Some(redirect) = &self.redirect {
+            redirect.mark_socket(&socket)?;
+        }
+        Ok(socket)
     }
 
     fn oom_kills(&self) -> Option<u64> {

@@ -4,12 +4,13 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use nearpath_egress::{AdmissionRequest, AdmittedInstance, EgressHandle};
+use nearpath_kernel::bpf::{LoopbackCounters, LoopbackRedirect};
 use nearpath_kernel::cgroup::{
     CgroupController, InstanceCgroup, NodeCgroups, ResourceLimits as KernelLimits,
 };
@@ -46,6 +47,8 @@ pub struct KernelMachine {
     trust_folder: PathBuf,
     /// `None` until an instance needs them.
     trust_files: Mutex<Option<Arc<TrustFiles>>>,
+    /// `None` until a function asks for it.
+    loopback: Mutex<Option<Arc<LoopbackRedirect>>>,
 }
 
 /// Maximum wait for asynchronous writes: the largest permitted `flush` of 600 s, and a margin.
@@ -79,6 +82,7 @@ impl KernelMachine {
             shared_dirs: Vec::new(),
             trust_folder: PathBuf::new(),
             trust_files: Mutex::default(),
+            loopback: Mutex::default(),
         }
     }
 
@@ -106,6 +110,10 @@ impl KernelMachine {
             trust_folder,
             ..self
         }
+    }
+
+    fn lock_loopback(&self) -> MutexGuard<'_, Option<Arc<LoopbackRedirect>>> {
+        self.loopback.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Admits an instance to its destinations, and returns remarks on those that it cannot reach.
@@ -340,6 +348,23 @@ impl InstanceMachine for KernelMachine {
 
     fn close_idle_connections(&self) {
         self.pool.iter().for_each(EgressHandle::drain_idle);
+    }
+
+    fn loopback_redirect(&self) -> io::Result<Arc<LoopbackRedirect>> {
+        let mut loopback = self.lock_loopback();
+        if let Some(redirect) = &*loopback {
+            return Ok(redirect.clone());
+        }
+        // Tried again for each instance: the administrator may have mounted the hierarchy meanwhile.
+        let redirect = Arc::new(LoopbackRedirect::attach(&self.cgroups)?);
+        *loopback = Some(redirect.clone());
+        Ok(redirect)
+    }
+
+    fn loopback_counters(&self) -> LoopbackCounters {
+        let loopback = self.lock_loopback();
+        let counters = loopback.as_ref().map(|redirect| redirect.read_counters());
+        counters.unwrap_or_default()
     }
 
     fn has_network(&self) -> bool {

@@ -22,6 +22,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use futures_util::future::BoxFuture;
+use nearpath_kernel::bpf::{LoopbackCounters, LoopbackRedirect};
 use nearpath_types::pool_status::PoolStatus;
 use nearpath_types::{EgressSpec, Eip, FunctionId, InstanceId};
 
@@ -225,6 +226,20 @@ pub trait InstanceMachine: Send + Sync + 'static {
 
     /// Returns whether instances get a network of their own, hence an eIP.
     fn has_network(&self) -> bool;
+
+    /// Returns what moves bytes between the gateway and functions' own servers past TCP. Blocks at the
+    /// first call.
+    ///
+    /// # Errors
+    /// Names the missing facility of this machine or build.
+    fn loopback_redirect(&self) -> io::Result<Arc<LoopbackRedirect>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Returns what was moved past TCP so far.
+    fn loopback_counters(&self) -> LoopbackCounters {
+        LoopbackCounters::default()
+    }
 
     /// Returns limits that this machine does not enforce, by their names in a stack file.
     fn unenforced_limits(&self, _limits: &InstanceLimits) -> Vec<&'static str> {

@@ -23,6 +23,7 @@ const ANNOTATIONS: &[&str] = &[
     keys::FIRST_BYTE_TIMEOUT,
     keys::IDLE_TIMEOUT,
     keys::ISOLATION,
+    keys::LOOPBACK,
     keys::MAX_BODY,
     keys::MAX_INFLIGHT,
     keys::PAGES,

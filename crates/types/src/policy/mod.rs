@@ -7,6 +7,7 @@ mod calls_and_topics;
 mod chain_settings;
 mod ignored;
 mod keys;
+mod loopback;
 mod setting;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use crate::{EgressSpec, egress, quantity, topic};
 pub use chain_settings::{ChainDelivery, ChainIsolation, ChainPages, ChainPlacement};
 pub use ignored::{IgnoredSetting, WARNING_HEADER};
 pub use keys::*;
+pub use loopback::LoopbackDelivery;
 pub use transport::{CallTransport, ZeroRttPolicy};
 
 use calls_and_topics::{parse_calls, parse_chain_topics};
@@ -66,6 +68,9 @@ pub struct FunctionPolicy {
     /// Transport of calls that do not go through shared memory.
     #[serde(default)]
     pub transport: CallTransport,
+    /// See [`LOOPBACK`].
+    #[serde(default)]
+    pub loopback: LoopbackDelivery,
     /// Calls that may go in a first flight.
     #[serde(default)]
     pub zero_rtt: ZeroRttPolicy,
@@ -106,6 +111,7 @@ impl Default for FunctionPolicy {
             pages: ChainPages::Small,
             placement: ChainPlacement::Auto,
             transport: CallTransport::Auto,
+            loopback: LoopbackDelivery::Tcp,
             zero_rtt: ZeroRttPolicy::Always,
             calls: Vec::new(),
             aliases: Vec::new(),
@@ -188,6 +194,9 @@ impl FunctionPolicy {
                 .read_with(str::parse)?
                 .unwrap_or_default(),
             transport: annotation(TRANSPORT)
+                .read_with(str::parse)?
+                .unwrap_or_default(),
+            loopback: annotation(LOOPBACK)
                 .read_with(str::parse)?
                 .unwrap_or_default(),
             zero_rtt: annotation(ZERO_RTT)

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
 use nearpath_types::FunctionServer;
+use nearpath_types::policy::LoopbackDelivery;
 use rustix::io::Errno;
 use rustix::net::sockopt::{set_tcp_nodelay, set_tcp_quickack};
 use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::response_head::InvalidResponse;
-use crate::event_loop::{PolledSocket, Poller};
+use crate::event_loop::{PolledSocket, Poller, Readiness};
 
 /// Read buffer for a usual response.
 const READ_RESERVE_BYTES: usize = 4096;
@@ -22,6 +23,9 @@ const READ_RESERVE_BYTES: usize = 4096;
 const MIN_TRUSTED_RESPONSES: u32 = 16;
 /// Idle time up to which the event loop's last look at such a connection is enough.
 const MAX_TRUSTED_IDLE_AGE: Duration = Duration::from_millis(1);
+/// Requests after which a connection is replaced, if sockmap moves its bytes. It moves at most 4 MiB of
+/// requests on one (`bpf/sock_loopback.c`), some 16,384 of usual size.
+const MAX_MOVED_REQUESTS: u32 = 16_384;
 /// Read buffer for a body that streams.
 const STREAM_RESERVE_BYTES: usize = 32 * 1024;
 
@@ -33,6 +37,7 @@ pub(crate) struct LoopbackConnection {
     opened_at: Instant,
     /// Responses so far.
     responses: u32,
+    delivery: LoopbackDelivery,
 }
 
 /// Cause for which a head did not arrive.
@@ -61,6 +66,7 @@ impl LoopbackConnection {
             buffer: BytesMut::new(),
             opened_at: Instant::now(),
             responses: 0,
+            delivery: server.delivery,
         })
     }
 
@@ -89,6 +95,17 @@ impl LoopbackConnection {
     /// Counts a response that ended as announced.
     pub(super) fn note_response_end(&mut self) {
         self.responses = self.responses.saturating_add(1);
+    }
+
+    /// Returns whether it can carry more requests as well as before.
+    pub(super) fn is_worth_keeping(&self) -> bool {
+        self.delivery == LoopbackDelivery::Tcp || self.responses < MAX_MOVED_REQUESTS
+    }
+
+    /// Returns whether more may have arrived although a read got less than its buffer takes. Sockmap has a
+    /// queue of its own, which is read before that of TCP.
+    pub(super) fn may_have_more(&self) -> bool {
+        self.delivery == LoopbackDelivery::Sockmap || self.socket.may_be_readable()
     }
 
     /// Returns whether a connection that was idle for `age` is open, and no byte has come. The event
@@ -139,7 +156,15 @@ impl LoopbackConnection {
     /// Of the connection.
     pub(super) async fn read_more(&mut self) -> io::Result<usize> {
         self.buffer.reserve(READ_RESERVE_BYTES);
+        self.try_before_waiting();
         self.socket.read_buf(&mut self.buffer).await
+    }
+
+    /// Has the next read try the socket before it waits for an event, which may have been for two queues.
+    fn try_before_waiting(&self) {
+        if self.may_have_more() {
+            self.socket.note_ready(Readiness::READ);
+        }
     }
 
     /// Acknowledges what has come at once. Simple servers write head and body apart with Nagle's
@@ -151,6 +176,7 @@ impl LoopbackConnection {
     /// Reads a part of a long body into the buffer; 0: the server has closed.
     pub(super) fn poll_read_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.buffer.reserve(STREAM_RESERVE_BYTES);
+        self.try_before_waiting();
         pin!(self.socket.read_buf(&mut self.buffer)).poll(cx)
     }
 }
@@ -191,6 +217,7 @@ mod tests {
             addr: listener.local_addr().unwrap(),
             base_path: String::new(),
             exec_timeout: None,
+            delivery: LoopbackDelivery::Tcp,
             network: Arc::new(OwnNetwork),
         };
         for sends_bytes in [true, false] {

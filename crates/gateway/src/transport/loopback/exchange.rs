@@ -128,7 +128,7 @@ impl Exchange {
             }
             let arrived = self.check_arrived()?;
             // A full buffer may have left more, of which no event tells.
-            let reads_on = has_read && self.socket().may_be_readable();
+            let reads_on = has_read && self.connection.may_have_more();
             if arrived == Arrived::Response || !reads_on {
                 return Ok(arrived);
             }

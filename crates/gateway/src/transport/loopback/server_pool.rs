@@ -143,7 +143,8 @@ impl ServerPool {
         let is_kept = !is_withdrawn
             && !state.is_closed
             && state.idle.len() < MAX_IDLE_CONNECTIONS
-            && connection.age_at(since) < age_limit;
+            && connection.age_at(since) < age_limit
+            && connection.is_worth_keeping();
         if is_kept {
             state.idle.push(IdleConnection { connection, since });
         }

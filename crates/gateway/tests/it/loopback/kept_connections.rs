@@ -8,13 +8,28 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{
-    Caller, REQUEST, ScriptedFunction, WHOLE, inline_calls, publish, read_request, read_response,
+    Caller, LoopbackDelivery, REQUEST, ScriptedFunction, WHOLE, inline_calls, publish,
+    read_request, read_response,
 };
 use crate::fixture::millis;
 
-#[tokio::test]
-async fn the_event_loop_answers_on_kept_connections() {
-    let function = ScriptedFunction::start(Caller::New, &[(WHOLE, false); 5_000]).await;
+test_both_deliveries! {
+    the_event_loop_answers_on_kept_connections,
+    a_response_in_pieces_is_whole_however_long_they_take,
+    a_time_limit_ends_a_call_that_the_event_loop_has_sent,
+    a_short_body_that_breaks_off_breaks_the_callers_connection,
+    surplus_bytes_on_a_kept_connection_never_answer_its_next_request,
+    a_request_in_pieces_is_answered,
+    long_bodies_pass_kept_connections,
+    callers_that_leave_are_noticed,
+    a_caller_that_leaves_ends_its_inline_call,
+    the_last_request_of_a_kept_connection_is_answered,
+    a_kept_connection_ends_with_the_drain,
+}
+
+async fn the_event_loop_answers_on_kept_connections(delivery: LoopbackDelivery) {
+    let function =
+        ScriptedFunction::start(Caller::NEW.by(delivery), &[(WHOLE, false); 5_000]).await;
     let mut stream = function.connect().await;
     // A task answers the first request, and what takes long on a busy machine.
     eventually("some calls are inline", async || {
@@ -52,9 +67,8 @@ async fn used_connections(function: &ScriptedFunction) -> (TcpStream, TcpStream)
     (caller, server)
 }
 
-#[tokio::test]
-async fn a_response_in_pieces_is_whole_however_long_they_take() {
-    let function = ScriptedFunction::start(Caller::New, &[]).await;
+async fn a_response_in_pieces_is_whole_however_long_they_take(delivery: LoopbackDelivery) {
+    let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
     let (mut caller, mut server) = used_connections(&function).await;
     let pieces = [
         "HTTP/1.1 200 OK\r\nconte",
@@ -78,20 +92,19 @@ async fn a_response_in_pieces_is_whole_however_long_they_take() {
 }
 
 /// The loop has no timers: a task ends the call, to which the loop has handed it over.
-#[tokio::test]
-async fn a_time_limit_ends_a_call_that_the_event_loop_has_sent() {
+async fn a_time_limit_ends_a_call_that_the_event_loop_has_sent(delivery: LoopbackDelivery) {
     let limit = Some(millis(300)); // longer than the limits that keep a call in its task
     let policy = FunctionPolicy::default();
-    let function = ScriptedFunction::start_with(Caller::Kept, &[], limit, policy).await;
+    let function =
+        ScriptedFunction::start_with(Caller::KEPT.by(delivery), &[], limit, policy).await;
     let got = function.get().await;
     assert!(got.starts_with("HTTP/1.1 504 "), "{got}");
     assert!(got.contains("x-nearpath-reason: exec_timeout"), "{got}");
 }
 
-#[tokio::test]
-async fn a_short_body_that_breaks_off_breaks_the_callers_connection() {
+async fn a_short_body_that_breaks_off_breaks_the_callers_connection(delivery: LoopbackDelivery) {
     for pause in [0, 1, 40] {
-        let function = ScriptedFunction::start(Caller::New, &[]).await;
+        let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
         let (mut caller, mut server) = used_connections(&function).await;
         caller.write_all(REQUEST.as_bytes()).await.unwrap();
         within(read_request(&mut server)).await.unwrap();
@@ -109,9 +122,10 @@ async fn a_short_body_that_breaks_off_breaks_the_callers_connection() {
     }
 }
 
-#[tokio::test]
-async fn surplus_bytes_on_a_kept_connection_never_answer_its_next_request() {
-    let function = ScriptedFunction::start(Caller::New, &[]).await;
+async fn surplus_bytes_on_a_kept_connection_never_answer_its_next_request(
+    delivery: LoopbackDelivery,
+) {
+    let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
     let listener = publish_played_server(&function).await;
     let mut caller = TcpStream::connect(function.fixture.public).await.unwrap();
     let whole = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
@@ -135,9 +149,8 @@ async fn surplus_bytes_on_a_kept_connection_never_answer_its_next_request() {
     }
 }
 
-#[tokio::test]
-async fn a_request_in_pieces_is_answered() {
-    let function = ScriptedFunction::start(Caller::New, &[]).await;
+async fn a_request_in_pieces_is_answered(delivery: LoopbackDelivery) {
+    let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
     let (mut caller, mut server) = used_connections(&function).await;
     let post = "POST /function/echo HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody";
     let (head, rest) = post.split_at(40);
@@ -151,9 +164,8 @@ async fn a_request_in_pieces_is_answered() {
     assert_eq!(read_response(&mut caller, 2).await.1, "ok");
 }
 
-#[tokio::test]
-async fn long_bodies_pass_kept_connections() {
-    let function = ScriptedFunction::start(Caller::New, &[]).await;
+async fn long_bodies_pass_kept_connections(delivery: LoopbackDelivery) {
+    let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
     let (mut caller, mut server) = used_connections(&function).await;
     for length in [900, 20_000, 60_000, 3_000_000] {
         let body: String = (0..length)
@@ -176,10 +188,9 @@ async fn long_bodies_pass_kept_connections() {
     }
 }
 
-#[tokio::test]
-async fn callers_that_leave_are_noticed() {
+async fn callers_that_leave_are_noticed(delivery: LoopbackDelivery) {
     for last in ["", "GET /fun"] {
-        let function = ScriptedFunction::start(Caller::New, &[]).await;
+        let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
         let (mut caller, _server) = used_connections(&function).await;
         // Bytes and end come in one event.
         caller.write_all(last.as_bytes()).await.unwrap();
@@ -189,9 +200,8 @@ async fn callers_that_leave_are_noticed() {
     }
 }
 
-#[tokio::test]
-async fn a_caller_that_leaves_ends_its_inline_call() {
-    let function = ScriptedFunction::start(Caller::New, &[]).await;
+async fn a_caller_that_leaves_ends_its_inline_call(delivery: LoopbackDelivery) {
+    let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
     let (mut caller, mut server) = used_connections(&function).await;
     caller.write_all(REQUEST.as_bytes()).await.unwrap();
     within(read_request(&mut server)).await.unwrap();
@@ -200,9 +210,8 @@ async fn a_caller_that_leaves_ends_its_inline_call() {
     assert_eq!(within(server.read(&mut [0])).await.unwrap(), 0);
 }
 
-#[tokio::test]
-async fn the_last_request_of_a_kept_connection_is_answered() {
-    let function = ScriptedFunction::start(Caller::New, &[]).await;
+async fn the_last_request_of_a_kept_connection_is_answered(delivery: LoopbackDelivery) {
+    let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
     let (mut caller, mut server) = used_connections(&function).await;
     let last = "GET /function/echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     caller.write_all(last.as_bytes()).await.unwrap();
@@ -217,9 +226,8 @@ async fn the_last_request_of_a_kept_connection_is_answered() {
     );
 }
 
-#[tokio::test]
-async fn a_kept_connection_ends_with_the_drain() {
-    let function = ScriptedFunction::start(Caller::New, &[]).await;
+async fn a_kept_connection_ends_with_the_drain(delivery: LoopbackDelivery) {
+    let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
     let (mut idle, _server) = used_connections(&function).await;
     let ScriptedFunction { mut fixture, .. } = function;
     let _drained = fixture.drain_gateway();

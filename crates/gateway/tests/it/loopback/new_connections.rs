@@ -6,12 +6,24 @@ use nearpath_types::FunctionPolicy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{Caller, REQUEST, ScriptedFunction, WHOLE, inline_calls, read_response};
+use super::{
+    Caller, LoopbackDelivery, REQUEST, ScriptedFunction, WHOLE, inline_calls, read_response,
+};
 use crate::fixture::{TestGateway, millis};
 
-#[tokio::test]
-async fn the_event_loop_answers_first_requests() {
-    let function = ScriptedFunction::start(Caller::New, &[(WHOLE, false); 5_000]).await;
+test_both_deliveries! {
+    the_event_loop_answers_first_requests,
+    a_connection_is_kept_after_a_first_request_in_the_event_loop,
+    a_caller_that_sends_more_than_its_last_request_gets_the_response,
+    the_idle_timeout_ends_a_connection_after_its_first_request,
+    a_connection_without_a_request_is_closed,
+    the_drain_ends_connections_after_their_first_request,
+    a_first_request_in_pieces_is_whole,
+}
+
+async fn the_event_loop_answers_first_requests(delivery: LoopbackDelivery) {
+    let function =
+        ScriptedFunction::start(Caller::NEW.by(delivery), &[(WHOLE, false); 5_000]).await;
     // A task answers the first one, and what arrives late on a busy machine.
     eventually("some calls are inline", async || {
         assert!(function.get().await.ends_with("\r\n\r\nok"));
@@ -20,9 +32,8 @@ async fn the_event_loop_answers_first_requests() {
     .await;
 }
 
-#[tokio::test]
-async fn a_connection_is_kept_after_a_first_request_in_the_event_loop() {
-    let function = ScriptedFunction::start(Caller::Later, &[(WHOLE, false); 3]).await;
+async fn a_connection_is_kept_after_a_first_request_in_the_event_loop(delivery: LoopbackDelivery) {
+    let function = ScriptedFunction::start(Caller::LATER.by(delivery), &[(WHOLE, false); 3]).await;
     let mut stream = function.connect_and_write(REQUEST).await;
     assert_eq!(read_response(&mut stream, 2).await.1, "ok");
     let last = REQUEST.replace("host: a", "host: a\r\nconnection: close");
@@ -35,9 +46,10 @@ async fn a_connection_is_kept_after_a_first_request_in_the_event_loop() {
 }
 
 /// A reset would overtake the last response.
-#[tokio::test]
-async fn a_caller_that_sends_more_than_its_last_request_gets_the_response() {
-    let function = ScriptedFunction::start(Caller::Later, &[(WHOLE, false); 20]).await;
+async fn a_caller_that_sends_more_than_its_last_request_gets_the_response(
+    delivery: LoopbackDelivery,
+) {
+    let function = ScriptedFunction::start(Caller::LATER.by(delivery), &[(WHOLE, false); 20]).await;
     let last = REQUEST.replace("host: a", "host: a\r\nconnection: close");
     for surplus in [1, 100_000] {
         let mut stream = function.connect_and_write(&last).await;
@@ -49,13 +61,13 @@ async fn a_caller_that_sends_more_than_its_last_request_gets_the_response() {
 }
 
 /// Starts a function with answers enough, on a gateway with these settings.
-async fn start_with(settings: GatewaySettings) -> ScriptedFunction {
+async fn start_with(settings: GatewaySettings, delivery: LoopbackDelivery) -> ScriptedFunction {
     let (fixture, policy) = (
         TestGateway::with_settings(settings),
         FunctionPolicy::default(),
     );
     let scripts = [(WHOLE, false); 20];
-    ScriptedFunction::start_on(fixture, Caller::Later, &scripts, None, policy).await
+    ScriptedFunction::start_on(fixture, Caller::LATER.by(delivery), &scripts, None, policy).await
 }
 
 fn short_timeouts() -> GatewaySettings {
@@ -79,9 +91,8 @@ async fn connect_and_get(function: &ScriptedFunction, pause: u64) -> TcpStream {
     stream
 }
 
-#[tokio::test]
-async fn the_idle_timeout_ends_a_connection_after_its_first_request() {
-    let function = start_with(short_timeouts()).await;
+async fn the_idle_timeout_ends_a_connection_after_its_first_request(delivery: LoopbackDelivery) {
+    let function = start_with(short_timeouts(), delivery).await;
     for pause in [0, 3, 40] {
         let mut stream = connect_and_get(&function, pause).await;
         let read = within(stream.read(&mut [0])).await;
@@ -89,9 +100,8 @@ async fn the_idle_timeout_ends_a_connection_after_its_first_request() {
     }
 }
 
-#[tokio::test]
-async fn a_connection_without_a_request_is_closed() {
-    let function = start_with(short_timeouts()).await;
+async fn a_connection_without_a_request_is_closed(delivery: LoopbackDelivery) {
+    let function = start_with(short_timeouts(), delivery).await;
     for begun in ["", "G", "GET /function/echo HTTP/1.1\r\nhost: "] {
         let mut stream = function.connect_and_write(begun).await;
         let read = within(stream.read_to_string(&mut String::new())).await;
@@ -100,13 +110,12 @@ async fn a_connection_without_a_request_is_closed() {
 }
 
 /// A drain waits for connections with a request, and for no others.
-#[tokio::test]
-async fn the_drain_ends_connections_after_their_first_request() {
+async fn the_drain_ends_connections_after_their_first_request(delivery: LoopbackDelivery) {
     let settings = GatewaySettings {
         drain_timeout: millis(600_000),
         ..GatewaySettings::default()
     };
-    let mut function = start_with(settings).await;
+    let mut function = start_with(settings, delivery).await;
     let mut open = Vec::new();
     for pause in [0, 3, 40] {
         open.push(connect_and_get(&function, pause).await);
@@ -118,9 +127,8 @@ async fn the_drain_ends_connections_after_their_first_request() {
     }
 }
 
-#[tokio::test]
-async fn a_first_request_in_pieces_is_whole() {
-    let function = start_with(GatewaySettings::default()).await;
+async fn a_first_request_in_pieces_is_whole(delivery: LoopbackDelivery) {
+    let function = start_with(GatewaySettings::default(), delivery).await;
     for pause in [0, 1, 40] {
         let mut stream = function.connect_and_write("").await;
         for piece in [

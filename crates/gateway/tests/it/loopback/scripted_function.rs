@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use nearpath_kernel::bpf::LoopbackRedirect;
 use nearpath_testkit::within;
+use nearpath_types::policy::LoopbackDelivery;
 use nearpath_types::{
     FunctionPolicy, FunctionServer, InstanceNetwork, InstanceState, RoutingSnapshot,
 };
@@ -24,18 +26,38 @@ use crate::fixture::{
 pub(super) struct OwnNetwork {
     pub(super) oom_kills: AtomicU64,
     pub(super) sockets: AtomicUsize,
+    /// Moves the bytes of connections; `None`: TCP does.
+    redirect: Option<LoopbackRedirect>,
+}
+
+impl OwnNetwork {
+    pub(super) fn new(delivery: LoopbackDelivery) -> Self {
+        let redirect = match delivery {
+            LoopbackDelivery::Tcp => None,
+            LoopbackDelivery::Sockmap => Some(LoopbackRedirect::attach_to_own_group().unwrap()),
+        };
+        Self {
+            redirect,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the messages that went past TCP.
+    pub(super) fn moved_messages(&self) -> u64 {
+        let counters = self.redirect.as_ref().map(LoopbackRedirect::read_counters);
+        counters.unwrap_or_default().moved
+    }
 }
 
 impl InstanceNetwork for OwnNetwork {
     fn open_tcp_socket(&self, _: bool) -> io::Result<OwnedFd> {
         self.sockets.fetch_add(1, Ordering::Relaxed);
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        Ok(socket_with(
-            AddressFamily::INET,
-            SocketType::STREAM,
-            flags,
-            None,
-        )?)
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+        if let Some(redirect) = &self.redirect {
+            redirect.mark_socket(&socket)?;
+        }
+        Ok(socket)
     }
 
     fn oom_kills(&self) -> Option<u64> {
@@ -43,9 +65,34 @@ impl InstanceNetwork for OwnNetwork {
     }
 }
 
+/// How a request comes, and goes on to the function's server.
+#[derive(Clone, Copy)]
+pub(super) struct Caller {
+    connection: CallerConnection,
+    delivery: LoopbackDelivery,
+}
+
+impl Caller {
+    pub(super) const NEW: Self = Self::on(CallerConnection::New);
+    pub(super) const LATER: Self = Self::on(CallerConnection::Later);
+    pub(super) const KEPT: Self = Self::on(CallerConnection::Kept);
+
+    const fn on(connection: CallerConnection) -> Self {
+        Self {
+            connection,
+            delivery: LoopbackDelivery::Tcp,
+        }
+    }
+
+    /// Delivers the request to the server, and its response.
+    pub(super) fn by(self, delivery: LoopbackDelivery) -> Self {
+        Self { delivery, ..self }
+    }
+}
+
 /// Connection on which a request comes.
 #[derive(Clone, Copy)]
-pub(super) enum Caller {
+enum CallerConnection {
     /// A new one: its task answers.
     New,
     /// A new one, when the function's server has an idle connection: the event loop answers, if the
@@ -104,11 +151,12 @@ impl ScriptedFunction {
             Arc::clone(&requests),
         ));
         let watchdog = start_instance(async |_| http::Response::new(full_body("watchdog"))).await;
-        let network = Arc::<OwnNetwork>::default();
+        let network = Arc::new(OwnNetwork::new(caller.delivery));
         let server = Arc::new(FunctionServer {
             addr,
             base_path: String::new(),
             exec_timeout,
+            delivery: caller.delivery,
             network: network.clone(),
         });
         publish(&fixture, watchdog, &server, policy);
@@ -126,6 +174,7 @@ impl ScriptedFunction {
             addr,
             base_path: String::new(),
             exec_timeout: None,
+            delivery: self.caller.delivery,
             network: self.network.clone(),
         })
     }
@@ -137,12 +186,12 @@ impl ScriptedFunction {
 
     /// Opens a connection for a request, of which the first bytes follow at once.
     pub(super) async fn connect_and_write(&self, bytes: &str) -> TcpStream {
-        let warmed_up = match self.caller {
-            Caller::New => None,
-            Caller::Later | Caller::Kept => Some(self.warm_up().await),
+        let warmed_up = match self.caller.connection {
+            CallerConnection::New => None,
+            CallerConnection::Later | CallerConnection::Kept => Some(self.warm_up().await),
         };
-        let mut stream = match (self.caller, warmed_up) {
-            (Caller::Kept, Some(kept)) => kept,
+        let mut stream = match (self.caller.connection, warmed_up) {
+            (CallerConnection::Kept, Some(kept)) => kept,
             _ => std::net::TcpStream::connect(self.fixture.public).unwrap(),
         };
         let _ = stream.write_all(bytes.as_bytes()); // an early answer may close
