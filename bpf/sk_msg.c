@@ -13,7 +13,7 @@
 #include "lib/record.h"
 
 /* Returns the first record in contiguous memory, or nothing if less than a record was sent. */
-static __attribute__((always_inline)) struct record *first_record(struct sk_msg_md *msg)
+INLINE struct record *first_record(struct sk_msg_md *msg)
 {
 	if (msg->data + sizeof(struct record) > msg->data_end &&
 	    bpf_msg_pull_data(msg, 0, sizeof(struct record), 0))
@@ -24,7 +24,7 @@ static __attribute__((always_inline)) struct record *first_record(struct sk_msg_
 	return msg->data;
 }
 
-static __attribute__((always_inline)) int redirect_to_node(struct sk_msg_md *msg, __u32 sender, __u32 reason)
+INLINE int redirect_to_node(struct sk_msg_md *msg, __u32 sender, __u32 reason)
 {
 	count(reason);
 	return bpf_msg_redirect_hash(msg, &audit_sockets, &sender, BPF_F_INGRESS);

@@ -22,7 +22,7 @@ struct {
 } peer_names SEC(".maps");
 
 /* Returns the name that the current task sees instead of the peer's, if any. */
-static __attribute__((always_inline)) struct peer_name *visible_name(struct bpf_sock_addr *peer)
+INLINE struct peer_name *visible_name(struct bpf_sock_addr *peer)
 {
 	if (!peer->sk || in_owner_cgroup())
 		return 0;

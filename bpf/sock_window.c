@@ -36,14 +36,14 @@ struct {
 	__type(value, __u32);
 } pending_windows SEC(".maps");
 
-static __attribute__((always_inline)) void set_option(void *sk, int level, int name, __u32 value)
+INLINE void set_option(void *sk, int level, int name, __u32 value)
 {
 	bpf_setsockopt(sk, level, name, &value, sizeof(value));
 }
 
 /* Restarts BBR, which computes the pacing of its first flight at its start, so that it uses the new window. Returns
  * whether the connection uses BBR. */
-static __attribute__((always_inline)) int restart_bbr(void *sk)
+INLINE int restart_bbr(void *sk)
 {
 	char name[16] = {}, reno[] = "reno";
 

@@ -13,14 +13,14 @@
 #include "lib/tcp_segment.h"
 #include "lib/devices.h"
 
-static __attribute__((always_inline)) int drop(__u32 reason)
+INLINE int drop(__u32 reason)
 {
 	count(reason);
 	return TC_ACT_SHOT;
 }
 
 /* Answers an ARP request for any address with the hub's end: nothing else is on this link. */
-static __attribute__((always_inline)) int answer_arp(struct __sk_buff *skb, struct device *device)
+INLINE int answer_arp(struct __sk_buff *skb, struct device *device)
 {
 	struct arp_frame *frame = pull_bytes(skb, sizeof(*frame));
 	__be32 wanted;
@@ -43,7 +43,7 @@ static __attribute__((always_inline)) int answer_arp(struct __sk_buff *skb, stru
 
 /* Refuses a packet whose destination is absent or not allowed. A connection request is answered with a reset, so that a
  * gateway that still knows a dead instance tries another one at once. Everything else is dropped. */
-static __attribute__((always_inline)) int deny(struct __sk_buff *skb, struct device *device)
+INLINE int deny(struct __sk_buff *skb, struct device *device)
 {
 	struct tcp_segment *segment;
 
@@ -60,7 +60,7 @@ static __attribute__((always_inline)) int deny(struct __sk_buff *skb, struct dev
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-static __attribute__((always_inline)) int forward_ipv4(struct __sk_buff *skb, struct device *device)
+INLINE int forward_ipv4(struct __sk_buff *skb, struct device *device)
 {
 	struct ethhdr *eth = pull_bytes(skb, sizeof(*eth) + sizeof(struct iphdr));
 	struct iphdr *ip = (void *)(eth + 1);

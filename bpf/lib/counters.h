@@ -9,7 +9,7 @@ struct {
 	__type(value, __u64);
 } counters SEC(".maps");
 
-static __attribute__((always_inline)) void count(__u32 index)
+INLINE void count(__u32 index)
 {
 	__u64 *counter = bpf_map_lookup_elem(&counters, &index);
 

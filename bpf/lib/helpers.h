@@ -4,6 +4,7 @@
 #include <linux/bpf.h>
 
 #define SEC(name) __attribute__((section(name), used))
+#define INLINE static __attribute__((always_inline))
 #define __uint(name, value) int (*name)[value]
 #define __type(name, value) typeof(value) *name
 

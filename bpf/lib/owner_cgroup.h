@@ -11,7 +11,7 @@ struct {
 	__type(value, __u64);
 } owner_cgroup SEC(".maps");
 
-static __attribute__((always_inline)) int in_owner_cgroup(void)
+INLINE int in_owner_cgroup(void)
 {
 	__u32 first = 0;
 	__u64 *group = bpf_map_lookup_elem(&owner_cgroup, &first);

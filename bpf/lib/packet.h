@@ -34,7 +34,7 @@ struct arp_frame {
 } __attribute__((packed));
 
 /* Returns the first bytes of a packet in contiguous memory, or nothing if the packet is shorter. */
-static __attribute__((always_inline)) void *pull_bytes(struct __sk_buff *skb, __u32 bytes)
+INLINE void *pull_bytes(struct __sk_buff *skb, __u32 bytes)
 {
 	if ((void *)(long)skb->data + bytes > (void *)(long)skb->data_end && bpf_skb_pull_data(skb, bytes))
 		return 0;
@@ -44,19 +44,19 @@ static __attribute__((always_inline)) void *pull_bytes(struct __sk_buff *skb, __
 	return (void *)(long)skb->data;
 }
 
-static __attribute__((always_inline)) int is_arp_request(struct arp *arp)
+INLINE int is_arp_request(struct arp *arp)
 {
 	return arp->hardware == bpf_htons(ARP_ETHERNET) && arp->protocol == bpf_htons(ETH_P_IP) &&
 	       arp->hardware_length == ETH_ALEN && arp->protocol_length == 4 &&
 	       arp->operation == bpf_htons(ARP_REQUEST);
 }
 
-static __attribute__((always_inline)) void copy_mac(__u8 *to, const __u8 *from)
+INLINE void copy_mac(__u8 *to, const __u8 *from)
 {
 	__builtin_memcpy(to, from, ETH_ALEN);
 }
 
-static __attribute__((always_inline)) void set_macs(struct ethhdr *eth, const __u8 *to, const __u8 *from)
+INLINE void set_macs(struct ethhdr *eth, const __u8 *to, const __u8 *from)
 {
 	copy_mac(eth->h_dest, to);
 	copy_mac(eth->h_source, from);
@@ -64,7 +64,7 @@ static __attribute__((always_inline)) void set_macs(struct ethhdr *eth, const __
 
 /* Decreases the time to live, as every router must (RFC 1812, section 5.3.1), and updates the checksum incrementally
  * (RFC 1624). */
-static __attribute__((always_inline)) void decrease_ttl(struct iphdr *ip)
+INLINE void decrease_ttl(struct iphdr *ip)
 {
 	__u32 sum = ip->check;
 

@@ -29,7 +29,7 @@ struct tcp_segment {
 	__be16 urgent;
 } __attribute__((packed));
 
-static __attribute__((always_inline)) int is_connection_request(struct __sk_buff *skb)
+INLINE int is_connection_request(struct __sk_buff *skb)
 {
 	struct tcp_segment *segment = pull_bytes(skb, sizeof(*segment));
 
@@ -39,7 +39,7 @@ static __attribute__((always_inline)) int is_connection_request(struct __sk_buff
 }
 
 /* Adds 16-bit words to a checksum (RFC 1071). */
-static __attribute__((always_inline)) __u32 add_words(__u32 sum, const void *at, int count)
+INLINE __u32 add_words(__u32 sum, const void *at, int count)
 {
 	const __u16 *word = at;
 
@@ -49,14 +49,14 @@ static __attribute__((always_inline)) __u32 add_words(__u32 sum, const void *at,
 	return sum;
 }
 
-static __attribute__((always_inline)) __sum16 fold_checksum(__u32 sum)
+INLINE __sum16 fold_checksum(__u32 sum)
 {
 	/* The first fold may carry once more; the second cannot. */
 	sum = (sum & 0xffff) + (sum >> 16);
 	return (__sum16)~((sum & 0xffff) + (sum >> 16));
 }
 
-static __attribute__((always_inline)) void make_reply_header(struct iphdr *ip)
+INLINE void make_reply_header(struct iphdr *ip)
 {
 	__be32 requester = ip->saddr;
 
@@ -72,7 +72,7 @@ static __attribute__((always_inline)) void make_reply_header(struct iphdr *ip)
 }
 
 /* Turns a connection request into the reset that answers it (RFC 9293, section 3.5.2, group 1). */
-static __attribute__((always_inline)) void make_reset(struct tcp_segment *segment)
+INLINE void make_reset(struct tcp_segment *segment)
 {
 	__be16 port = segment->source_port;
 	__u32 sum;

@@ -11,7 +11,7 @@ struct udp_ports {
 
 /* Returns whether this is a datagram from the port to the same port. Fragments are refused: only the first one has ports,
  * so senders must set the don't-fragment bit. */
-static __attribute__((always_inline)) int is_udp_port_pair(struct __sk_buff *skb, struct iphdr *ip, __be16 port)
+INLINE int is_udp_port_pair(struct __sk_buff *skb, struct iphdr *ip, __be16 port)
 {
 	struct udp_ports ports;
 

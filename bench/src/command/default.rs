@@ -32,7 +32,7 @@ const OF_WATCHDOG: &str = "nginx and of-watchdog";
 const NEARPATH: &str = "nearpath";
 const NEARPATH_ALONE: &str = "nearpath without handler";
 /// The same with `nearpath.io/loopback: sockmap`.
-const NEARPATH_SOCKMAP: &str = "nearpath, sockmap";
+const NEARPATH_SOCKMAP: &str = "nearpath by sockmap";
 const VARIANTS: [&str; 8] = [
     "handler alone",
     "nginx",
@@ -162,10 +162,11 @@ impl MeasuredPeers {
             envoy,
             of_watchdog,
             nearpath: built.deploy().await?,
-            nearpath_sockmap: built.deploy_with("sockmap").await?,
+            nearpath_sockmap: built.deploy_by_sockmap().await?,
             handler,
         };
         peers.check_responses(&programs.variants()).await?;
+        peers.check_redirection().await?;
         Ok(peers)
     }
 
@@ -184,6 +185,17 @@ impl MeasuredPeers {
             }
         }
         Ok(())
+    }
+
+    /// Checks that sockmap is used. Without support, the node falls back to TCP.
+    async fn check_redirection(&self) -> io::Result<()> {
+        let name = "nearpath_loopback_redirected_messages_total";
+        match self.nearpath_sockmap.server().read_total(name).await? {
+            0 => Err(io::Error::other(
+                "sockmap redirects nothing: run `nearpath doctor`",
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the address of a variant, its processes, and the one whose time does not count.

@@ -84,6 +84,20 @@ impl NearpathServer {
         ))
     }
 
+    /// Returns the value of a metric without labels.
+    pub(crate) async fn read_total(&self, name: &str) -> io::Result<u64> {
+        let request = Request::get("/metrics").header("host", self.admin.to_string());
+        let request = request.body(Full::default()).map_err(io::Error::other)?;
+        let answer = connection::send_once(self.admin, request).await;
+        let answer = answer.map_err(|failure| io::Error::other(format!("/metrics: {failure}")))?;
+        let text = String::from_utf8_lossy(&answer.body);
+        let mut values = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = values.next().and_then(|value| value.parse().ok());
+        value.ok_or_else(|| io::Error::other(format!("/metrics has no {name}")))
+    }
+
     async fn send_order(&self, method: Method, path: &str, body: &Value) -> io::Result<()> {
         let (status, answer) = self.send_request(method.clone(), path, body).await?;
         match status.is_success() {

@@ -127,16 +127,20 @@ impl PlainHandler {
 
     /// Deploys it as the guide does.
     pub(crate) async fn deploy(&self) -> io::Result<DeployedHandler> {
-        self.deploy_with("tcp").await
+        self.deploy_spec(&self.spec("handler", None)).await
     }
 
-    /// Deploys it with a delivery to its port (`nearpath.io/loopback`).
-    pub(crate) async fn deploy_with(&self, loopback: &str) -> io::Result<DeployedHandler> {
+    /// Deploys it with `nearpath.io/loopback: sockmap`.
+    pub(crate) async fn deploy_by_sockmap(&self) -> io::Result<DeployedHandler> {
+        let mut spec = self.spec("handler", None);
+        spec["annotations"] = json!({ "nearpath.io/loopback": "sockmap" });
+        self.deploy_spec(&spec).await
+    }
+
+    async fn deploy_spec(&self, spec: &Value) -> io::Result<DeployedHandler> {
         let data = tempfile::tempdir()?;
         let server = NearpathServer::start(data.path()).await?;
-        let mut spec = self.spec("handler", None);
-        spec["annotations"] = json!({ "nearpath.io/loopback": loopback });
-        server.deploy_function(&spec).await?;
+        server.deploy_function(spec).await?;
         server.wait_available("handler", 1).await?;
         // The last descendant: the watchdog starts it when everything else runs.
         let is_handler = |pid: &u32| {

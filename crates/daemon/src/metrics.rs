@@ -1,8 +1,10 @@
 //! Metrics registry of a process, in the OpenMetrics text format that Prometheus reads.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use prometheus_client::encoding::text;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::registry::Registry as Inner;
 
 /// Shared handle to the registry. The lock is taken to register and to encode, never to count.
@@ -23,6 +25,22 @@ impl MetricsRegistry {
             .expect("writing to a String cannot fail");
         out
     }
+}
+
+/// Encodes counters that something else keeps, each with its name (without `_total`) and help.
+///
+/// # Errors
+/// If the text cannot be written.
+pub fn encode_totals(
+    to: &mut DescriptorEncoder<'_>,
+    totals: &[(&str, &str, u64)],
+) -> Result<(), fmt::Error> {
+    for &(name, help, total) in totals {
+        let counter = ConstCounter::new(total);
+        let kind = counter.metric_type();
+        counter.encode(to.encode_descriptor(name, help, None, kind)?)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

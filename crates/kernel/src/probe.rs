@@ -39,7 +39,7 @@ const INSTANCE_NAMESPACES: i32 = libc::CLONE_NEWPID
     | libc::CLONE_NEWIPC;
 
 /// Tries everything that instances need, in child processes and threads that change nothing outside
-/// themselves.
+/// themselves. For a moment, this process's cgroup has a program that touches only marked sockets.
 pub fn probe_machine() -> MachineCapabilities {
     let (as_root, as_user) = try_namespaces();
     let isolation = choose_isolation(&as_root, &as_user);
@@ -190,7 +190,7 @@ fn sockmap_finding() -> CapabilityFinding {
 
 fn loopback_finding() -> CapabilityFinding {
     CapabilityFinding {
-        name: "loopback by sockmap",
+        name: "function calls by sockmap",
         problem: error_text(&crate::bpf::check_loopback_support()),
         optional: true,
         impact: "functions with `nearpath.io/loopback: sockmap` are called over TCP",

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nearpath_daemon::metrics::MetricsRegistry;
+use nearpath_daemon::metrics::{MetricsRegistry, encode_totals};
 use nearpath_kernel::bpf::{Forwarder, PacketCounters, PairCounters};
 use nearpath_types::{Eip, FunctionId};
 use prometheus_client::collector::Collector;
@@ -227,36 +227,39 @@ fn encode_outcomes(
         unsupported: foreign,
         ttl_expired: expired,
     } = packets;
-    let all = [
+    let totals = [
         (
-            "forwarded",
+            "nearpath_packets_forwarded",
             "Packets delivered to another namespace",
             forwarded,
         ),
-        ("answered", "ARP requests answered", answered),
         (
-            "denied",
+            "nearpath_packets_answered",
+            "ARP requests answered",
+            answered,
+        ),
+        (
+            "nearpath_packets_denied",
             "Packets dropped or reset: the destination is absent or not allowed",
             denied,
         ),
-        ("forged", "Packets dropped: the source is forged", forged),
         (
-            "foreign",
+            "nearpath_packets_forged",
+            "Packets dropped: the source is forged",
+            forged,
+        ),
+        (
+            "nearpath_packets_foreign",
             "Packets dropped: neither IPv4 nor an ARP request",
             foreign,
         ),
         (
-            "expired",
+            "nearpath_packets_expired",
             "Packets dropped: the time to live expired",
             expired,
         ),
     ];
-    for (what, help, count) in all {
-        let counter = ConstCounter::new(count);
-        let name = format!("nearpath_packets_{what}");
-        counter.encode(to.encode_descriptor(&name, help, None, counter.metric_type())?)?;
-    }
-    Ok(())
+    encode_totals(to, &totals)
 }
 
 #[cfg(test)]

@@ -1,60 +1,54 @@
-//! Metrics of connections to functions' own servers whose bytes sockmap moves, read at each scrape.
+//! Metrics of connections to functions' own servers by sockmap, read at each scrape.
 
 use std::fmt;
 use std::sync::Arc;
 
-use nearpath_daemon::metrics::MetricsRegistry;
+use nearpath_daemon::metrics::{MetricsRegistry, encode_totals};
 use nearpath_kernel::bpf::LoopbackCounters;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::machine::InstanceMachine;
 
 /// The machine's counters, read anew each time.
-struct LoopbackReport(Arc<dyn InstanceMachine>);
+struct LoopbackCollector(Arc<dyn InstanceMachine>);
 
 /// Adds the machine's counters to a registry.
-pub(crate) fn register(machine: Arc<dyn InstanceMachine>, registry: &MetricsRegistry) {
-    let report = LoopbackReport(machine);
-    registry.with(|registry| registry.register_collector(Box::new(report)));
+pub(crate) fn register_collector(machine: Arc<dyn InstanceMachine>, registry: &MetricsRegistry) {
+    let collector = LoopbackCollector(machine);
+    registry.with(|registry| registry.register_collector(Box::new(collector)));
 }
 
-impl fmt::Debug for LoopbackReport {
+impl fmt::Debug for LoopbackCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LoopbackReport")
+        f.write_str("LoopbackCollector")
     }
 }
 
-impl Collector for LoopbackReport {
+impl Collector for LoopbackCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let LoopbackCounters {
             connections,
-            moved,
-            passed,
+            redirected,
+            over_tcp,
         } = self.0.loopback_counters();
-        let all = [
+        let totals = [
             (
                 "nearpath_loopback_connections",
-                "Connections to functions' own servers that sockmap knows",
+                "Connections to functions' own servers that sockmap redirects",
                 connections,
             ),
             (
-                "nearpath_loopback_moved",
-                "Messages on them that sockmap moved past TCP",
-                moved,
+                "nearpath_loopback_redirected_messages",
+                "Messages that sockmap put into the receiver's queue",
+                redirected,
             ),
             (
-                "nearpath_loopback_passed",
-                "Messages on them that went over TCP",
-                passed,
+                "nearpath_loopback_tcp_messages",
+                "Messages on the gateway's marked connections that went over TCP",
+                over_tcp,
             ),
         ];
-        for (name, help, count) in all {
-            let counter = ConstCounter::new(count);
-            let kind = counter.metric_type();
-            counter.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
-        }
-        Ok(())
+        encode_totals(&mut encoder, &totals)
     }
 }

@@ -129,7 +129,7 @@ impl Node {
         let stats = DomainStats::default();
         edge_metrics::register_collector(stats.clone(), registry);
         let pool = PoolReport::register(machine.clone(), registry);
-        loopback_metrics::register(machine.clone(), registry);
+        loopback_metrics::register_collector(machine.clone(), registry);
         let (events, event_receiver) = mpsc::unbounded_channel();
         let (defaults, dispatch) = (instance_defaults(&config), config.run_path("dispatch"));
         let (artifacts, identities) = (Arc::new(artifacts), config.identities);

@@ -6,13 +6,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use nearpath_daemon::metrics::MetricsRegistry;
+use nearpath_daemon::metrics::{MetricsRegistry, encode_totals};
 use nearpath_domain::EndpointId;
 use nearpath_domain::node_side;
 use nearpath_kernel::bpf::{SockmapCounters, SockmapRouter};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::encoding::DescriptorEncoder;
 
 /// All sockmap routers of this node. Clones share their state.
 #[derive(Debug, Clone, Default)]
@@ -119,29 +118,24 @@ impl Collector for SockmapRouters {
             absent,
             malformed,
         } = self.read_counters();
-        let all = [
+        let not_permitted = denied + malformed;
+        let totals = [
             (
-                "delivered",
+                "nearpath_descriptors_delivered",
                 "Descriptors delivered by the kernel",
                 delivered,
             ),
             (
-                "denied",
+                "nearpath_descriptors_denied",
                 "Descriptors that the sender may not send, or malformed ones",
-                denied + malformed,
+                not_permitted,
             ),
-            ("absent", "Descriptors to an endpoint that is gone", absent),
+            (
+                "nearpath_descriptors_absent",
+                "Descriptors to an endpoint that is gone",
+                absent,
+            ),
         ];
-        for (what, help, count) in all {
-            let counter = ConstCounter::new(count);
-            let name = format!("nearpath_descriptors_{what}");
-            counter.encode(encoder.encode_descriptor(
-                &name,
-                help,
-                None,
-                counter.metric_type(),
-            )?)?;
-        }
-        Ok(())
+        encode_totals(&mut encoder, &totals)
     }
 }

@@ -41,6 +41,25 @@ macro_rules! need_root {
     };
 }
 
+/// Returns the value of a result. Returns from the test with a noted skip where the machine or the build lacks
+/// the facility (`Unsupported`, `PermissionDenied`); any other error fails the test.
+#[macro_export]
+macro_rules! need_support {
+    ($result:expr) => {
+        match $result {
+            Err(why)
+                if matches!(
+                    why.kind(),
+                    std::io::ErrorKind::Unsupported | std::io::ErrorKind::PermissionDenied
+                ) =>
+            {
+                $crate::skip!("the machine or the build lacks a facility: {why}")
+            }
+            result => result.unwrap(),
+        }
+    };
+}
+
 #[doc(hidden)]
 pub fn note_skip(place: &str, reason: &str) {
     let test = std::thread::current().name().unwrap_or("?").to_owned();

@@ -18,6 +18,9 @@ pub trait InstanceNetwork: Send + Sync + fmt::Debug + 'static {
     /// Fails when the namespace cannot be entered.
     fn open_tcp_socket(&self, is_ipv6: bool) -> io::Result<OwnedFd>;
 
+    /// Returns the delivery of bytes on connections of such sockets.
+    fn delivery(&self) -> LoopbackDelivery;
+
     /// Returns how many processes of the instance the kernel has killed for lack of memory; `None`
     /// where it does not count them.
     fn oom_kills(&self) -> Option<u64>;
@@ -32,8 +35,6 @@ pub struct FunctionServer {
     pub base_path: String,
     /// Maximum duration of a call (`exec_timeout`); `None`: no limit of the watchdog.
     pub exec_timeout: Option<Duration>,
-    /// Delivery of bytes on connections that `network` opens.
-    pub delivery: LoopbackDelivery,
     /// Network of the instance.
     pub network: Arc<dyn InstanceNetwork>,
 }

@@ -4,7 +4,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nearpath_testkit::within;
+use nearpath_kernel::bpf::check_loopback_support;
+use nearpath_testkit::{need_support, within};
 use nearpath_types::policy::LoopbackDelivery;
 use nearpath_types::{FunctionPolicy, FunctionServer, RoutingSnapshot};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,28 +14,11 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::fixture::{TestGateway, full_body, millis, read_head, send_and_collect, start_instance};
 use scripted_function::*;
 
-/// Returns from the test with a noted skip where sockmap is missing.
-macro_rules! need_sockmap {
-    () => {
-        match nearpath_kernel::bpf::check_loopback_support() {
-            Err(why)
-                if matches!(
-                    why.kind(),
-                    std::io::ErrorKind::Unsupported | std::io::ErrorKind::PermissionDenied
-                ) =>
-            {
-                nearpath_testkit::skip!("BPF is unavailable: {why}")
-            }
-            checked => checked.unwrap(),
-        }
-    };
-}
-
 /// Runs each test with all callers, and with both deliveries.
 macro_rules! test_all_callers {
     ($($test:ident,)*) => {$(
         mod $test {
-            use super::{Caller, LoopbackDelivery};
+            use super::{Caller, LoopbackDelivery, check_loopback_support, need_support};
 
             #[tokio::test]
             async fn on_a_new_connection() {
@@ -53,14 +37,20 @@ macro_rules! test_all_callers {
 
             #[tokio::test]
             async fn on_a_new_connection_by_sockmap() {
-                need_sockmap!();
-                super::$test(Caller::NEW.by(LoopbackDelivery::Sockmap)).await;
+                need_support!(check_loopback_support());
+                super::$test(Caller::NEW.with_delivery(LoopbackDelivery::Sockmap)).await;
+            }
+
+            #[tokio::test]
+            async fn on_a_later_connection_by_sockmap() {
+                need_support!(check_loopback_support());
+                super::$test(Caller::LATER.with_delivery(LoopbackDelivery::Sockmap)).await;
             }
 
             #[tokio::test]
             async fn on_a_kept_connection_by_sockmap() {
-                need_sockmap!();
-                super::$test(Caller::KEPT.by(LoopbackDelivery::Sockmap)).await;
+                need_support!(check_loopback_support());
+                super::$test(Caller::KEPT.with_delivery(LoopbackDelivery::Sockmap)).await;
             }
         }
     )*};
@@ -70,7 +60,7 @@ macro_rules! test_all_callers {
 macro_rules! test_both_deliveries {
     ($($test:ident,)*) => {$(
         mod $test {
-            use super::LoopbackDelivery;
+            use super::{LoopbackDelivery, check_loopback_support, need_support};
 
             #[tokio::test]
             async fn over_tcp() {
@@ -79,7 +69,7 @@ macro_rules! test_both_deliveries {
 
             #[tokio::test]
             async fn by_sockmap() {
-                need_sockmap!();
+                need_support!(check_loopback_support());
                 super::$test(LoopbackDelivery::Sockmap).await;
             }
         }
@@ -469,7 +459,6 @@ async fn connections_to_a_withdrawn_instance_are_closed() {
         addr: listener.local_addr().unwrap(),
         base_path: "/base".to_owned(),
         exec_timeout: None,
-        delivery: LoopbackDelivery::Tcp,
         network,
     });
     let fixture = TestGateway::start();

@@ -8,12 +8,12 @@ use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::Ebpf;
-use aya::maps::{HashMap, MapData, MapError, PerCpuArray};
+use aya::maps::{HashMap, MapData, PerCpuArray};
 use aya::programs::tc::{SchedClassifierLinkId, TcAttachOptions};
 use aya::programs::{LinkOrder, SchedClassifier, TcAttachType, TestRun, TestRunOptions};
 use nearpath_types::Eip;
 
-use super::object::{self, load_error, load_object};
+use super::object::{self, bpf_error, load_object, sum_counter, take_map};
 use crate::attached_netns::veth_macs;
 use crate::namespace;
 use crate::netlink::{MacAddress, RtnlSocket};
@@ -125,20 +125,15 @@ impl Forwarder {
     /// # Errors
     /// Fails if this build has no BPF programs, or without `CAP_BPF` and `CAP_NET_ADMIN`.
     pub fn load_program() -> io::Result<Self> {
-        let mut loaded = load_object(object::tc_forward()?).map_err(|error| load_error(&error))?;
+        let mut loaded = load_object(object::tc_forward()?)?;
         classifier(&mut loaded)?
             .load()
-            .map_err(|error| load_error(&error))?;
-        let mut take = |name: &str| {
-            let map = loaded.take_map(name);
-            map.ok_or_else(|| io::Error::other(format!("bpf/tc_forward.c has no map `{name}`")))
-        };
-        let map_error = |error: MapError| load_error(&error);
+            .map_err(|error| bpf_error(&error))?;
         let (devices, routes) = (
-            take("devices")?.try_into().map_err(map_error)?,
-            take("routes")?.try_into().map_err(map_error)?,
+            take_map(&mut loaded, "devices")?,
+            take_map(&mut loaded, "routes")?,
         );
-        let counters = take("counters")?.try_into().map_err(map_error)?;
+        let counters = take_map(&mut loaded, "counters")?;
         let (attachments, permissions, aliases) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Ok(Self {
@@ -267,12 +262,7 @@ impl Forwarder {
     pub fn packet_counters(&self) -> PacketCounters {
         let state = self.lock_state();
         let [forwarded, answered, denied, forged, foreign, expired] =
-            [0, 1, 2, 3, 4, 5].map(|index| {
-                state
-                    .counters
-                    .get(&index, 0)
-                    .map_or(0, |values| values.iter().sum())
-            });
+            [0, 1, 2, 3, 4, 5].map(|index| sum_counter(&state.counters, index));
         PacketCounters {
             forwarded,
             arp_replies: answered,
@@ -300,7 +290,7 @@ impl Forwarder {
         };
         let ran = classifier(&mut state.loaded)?
             .test_run(options)
-            .map_err(|error| load_error(&error))?;
+            .map_err(|error| bpf_error(&error))?;
         out.truncate(ran.data_size_out as usize);
         Ok((ran.return_value, out))
     }
@@ -332,7 +322,7 @@ impl ForwarderState {
         // The device before its routes: a packet then meets either no route or a complete one.
         self.devices
             .insert(device, owner, 0)
-            .map_err(|error| load_error(&error))?;
+            .map_err(|error| bpf_error(&error))?;
         let pairs: Vec<_> = self
             .permissions
             .keys()
@@ -358,7 +348,7 @@ impl ForwarderState {
         if let Some((device, link)) = self.attachments.remove(&eip) {
             let _ = self.devices.remove(&device); // the entry may be absent
             let _ = classifier(&mut self.loaded)
-                .and_then(|program| program.detach(link).map_err(|error| load_error(&error)));
+                .and_then(|program| program.detach(link).map_err(|error| bpf_error(&error)));
         }
     }
 
@@ -387,7 +377,7 @@ impl ForwarderState {
         };
         self.routes
             .insert(key, row, 0)
-            .map_err(|error| load_error(&error))
+            .map_err(|error| bpf_error(&error))
     }
 
     fn remove_route(&mut self, from: Eip, to: Eip) {
@@ -420,12 +410,7 @@ impl fmt::Debug for Forwarder {
 }
 
 fn classifier(loaded: &mut Ebpf) -> io::Result<&mut SchedClassifier> {
-    let program = loaded.program_mut("forward_packet");
-    let program = program
-        .ok_or_else(|| io::Error::other("bpf/tc_forward.c has no program `forward_packet`"))?;
-    program
-        .try_into()
-        .map_err(|error: aya::programs::ProgramError| load_error(&error))
+    object::program(loaded, "forward_packet")
 }
 
 /// Attaches the program to a device of the calling thread's namespace. Uses tcx, whose links end
@@ -439,7 +424,7 @@ fn attach_tcx(
     let first = TcAttachOptions::TcxOrder(LinkOrder::default());
     let link = program.attach_with_options(device, TcAttachType::Ingress, first);
     link.map(|link| (index, link))
-        .map_err(|error| explain_missing_tcx(load_error(&error)))
+        .map_err(|error| explain_missing_tcx(bpf_error(&error)))
 }
 
 /// Explains the error of a kernel without tcx, which reports an invalid argument.

@@ -4,34 +4,18 @@ use std::fs::File;
 use std::io;
 
 use aya::Ebpf;
-use aya::programs::{CgroupAttachMode, CgroupSockopt, ProgramError, SockOps};
+use aya::programs::{CgroupAttachMode, CgroupSockopt};
 
-use super::object::{self, load_error, load_object, set_owner_cgroup};
+use super::object::{self, attach_sock_ops, bpf_error, load_object, set_owner_cgroup};
 
 /// Attaches both programs to a cgroup. Dropping the result detaches them.
 pub(super) fn attach_programs(group: &File) -> io::Result<Ebpf> {
-    let mut loaded = load_object(object::sock_window()?).map_err(|error| load_error(&error))?;
+    let mut loaded = load_object(object::sock_window()?)?;
     set_owner_cgroup(&mut loaded, group)?;
-    attach_each(&mut loaded, group).map_err(|error| load_error(&error))?;
+    let program: &mut CgroupSockopt = object::program(&mut loaded, "set_window")?;
+    program.load().map_err(|error| bpf_error(&error))?;
+    let attached = program.attach(group, CgroupAttachMode::Single);
+    attached.map_err(|error| bpf_error(&error))?;
+    attach_sock_ops(&mut loaded, "apply_window", [group])?;
     Ok(loaded)
-}
-
-fn attach_each(loaded: &mut Ebpf, group: &File) -> Result<(), ProgramError> {
-    let missing = |name: &str| ProgramError::InvalidName {
-        name: name.to_owned(),
-    };
-    let name = "set_window";
-    let program: &mut CgroupSockopt = loaded
-        .program_mut(name)
-        .ok_or_else(|| missing(name))?
-        .try_into()?;
-    program.load()?;
-    program.attach(group, CgroupAttachMode::Single)?;
-    let name = "apply_window";
-    let program: &mut SockOps = loaded
-        .program_mut(name)
-        .ok_or_else(|| missing(name))?
-        .try_into()?;
-    program.load()?;
-    program.attach(group, CgroupAttachMode::Single).map(drop)
 }

@@ -1,4 +1,4 @@
-//! Movement of bytes between the gateway and functions' own servers; see `bpf/sock_loopback.c`.
+//! Redirection of bytes between the gateway and functions' own servers; see `bpf/sock_loopback.c`.
 
 use std::fmt;
 use std::fs::File;
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use aya::Ebpf;
-use aya::maps::{MapData, MapError, PerCpuArray, SkStorage, SockHash};
-use aya::programs::{CgroupAttachMode, ProgramError, SkMsg, SockOps};
+use aya::maps::{MapData, PerCpuArray, SkStorage, SockHash};
+use aya::programs::SkMsg;
 
-use super::object::{self, load_error, load_object};
+use super::object::{self, attach_sock_ops, bpf_error, load_object, sum_counter, take_map};
 use crate::cgroup::{NodeCgroups, own_unified_group};
 
 /// The gateway's side in [`ConnectionEnd`].
@@ -22,7 +22,7 @@ const GATEWAY: u32 = 0;
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct ConnectionEnd {
-    connection: u64,
+    connection_id: u64,
     side: u32,
     padding: u32,
 }
@@ -32,27 +32,27 @@ struct ConnectionEnd {
     reason = "aya's mark for what may be copied to and from maps"
 )]
 mod pod_impls {
-    // SAFETY: a u64 and two u32 without padding; every value is valid.
+    // SAFETY: a u64 and two u32, no implicit padding; every value is valid.
     unsafe impl aya::Pod for super::ConnectionEnd {}
 }
 
-/// What was moved since the programs were attached.
+/// Outcomes since the programs were attached.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LoopbackCounters {
-    /// Connections both of whose ends are known.
+    /// Connections both of whose ends are registered.
     pub connections: u64,
     /// Messages that were put into the other end's receive queue.
-    pub moved: u64,
-    /// Messages that went over TCP, because of a limit or without the other end.
-    pub passed: u64,
+    pub redirected: u64,
+    /// Messages that went over TCP: above a limit, or without the other end.
+    pub over_tcp: u64,
 }
 
-/// Moves bytes on the marked connections inside instances. Dropping it ends that: open connections go
-/// on over TCP.
+/// Redirects the bytes of marked connections inside instances. Dropping it ends that: open connections
+/// go on over TCP.
 pub struct LoopbackRedirect {
     ends: Mutex<SkStorage<MapData, ConnectionEnd>>,
     counters: PerCpuArray<MapData, u64>,
-    next_connection: AtomicU64,
+    next_connection_id: AtomicU64,
     /// Holds the programs and their attachments.
     _loaded: Ebpf,
 }
@@ -76,56 +76,46 @@ impl LoopbackRedirect {
     }
 
     fn attach_to(instances: Option<&Path>) -> io::Result<Self> {
-        let own = own_unified_group().ok_or_else(|| {
-            io::Error::other("no unified cgroup hierarchy (cgroup v2) is mounted")
-        })?;
+        let own = own_unified_group()?;
         // A program attached to a group runs for the groups below, too.
         let instances = instances.filter(|folder| !folder.starts_with(&own));
-        let mut loaded =
-            load_object(object::sock_loopback()?).map_err(|error| load_error(&error))?;
-        let maps = LoopbackMaps::take_from(&mut loaded).map_err(|error| load_error(&error))?;
-        attach_verdict(&mut loaded, &maps.sockets).map_err(|error| load_error(&error))?;
-        let program = sock_ops(&mut loaded).map_err(|error| load_error(&error))?;
-        for folder in std::iter::once(own.as_path()).chain(instances) {
-            let group = File::open(folder)?;
-            // Links allow no other mode, and still share the group with other programs.
-            let attached = program.attach(group, CgroupAttachMode::Single);
-            attached.map_err(|error| load_error(&error))?;
-        }
+        let groups = std::iter::once(own.as_path()).chain(instances);
+        let groups: Vec<File> = groups.map(File::open).collect::<io::Result<_>>()?;
+        let mut loaded = load_object(object::sock_loopback()?)?;
+        // Held until both programs are loaded, which refer to it.
+        let sockets = take_map(&mut loaded, "sockets")?;
+        attach_verdict(&mut loaded, &sockets)?;
+        attach_sock_ops(&mut loaded, "add_end", &groups)?;
         Ok(Self {
-            ends: Mutex::new(maps.ends),
-            counters: maps.counters,
-            next_connection: AtomicU64::new(1),
+            ends: Mutex::new(take_map(&mut loaded, "ends")?),
+            counters: take_map(&mut loaded, "counters")?,
+            next_connection_id: AtomicU64::new(1),
             _loaded: loaded,
         })
     }
 
-    /// Marks a socket of the gateway that is not connected yet. What it and its peer send is moved, if
-    /// its peer is inside the same network namespace.
+    /// Marks a socket of the gateway that is not connected yet. What it and its peer send is
+    /// redirected, if its peer is inside the same network namespace.
     ///
     /// # Errors
     /// Fails when the kernel has no memory for it.
     pub fn mark_socket(&self, socket: impl AsFd) -> io::Result<()> {
         let end = ConnectionEnd {
-            connection: self.next_connection.fetch_add(1, Ordering::Relaxed),
+            connection_id: self.next_connection_id.fetch_add(1, Ordering::Relaxed),
             side: GATEWAY,
             padding: 0,
         };
         let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         let marked = ends.insert(&socket.as_fd().as_raw_fd(), end, 0);
-        marked.map_err(|error| load_error(&error))
+        marked.map_err(|error| bpf_error(&error))
     }
 
-    /// Returns what was moved so far.
+    /// Returns the outcomes so far.
     pub fn read_counters(&self) -> LoopbackCounters {
-        let sum = |index| {
-            let values = self.counters.get(&index, 0);
-            values.map_or(0, |values| values.iter().sum())
-        };
         LoopbackCounters {
-            connections: sum(0),
-            moved: sum(1),
-            passed: sum(2),
+            connections: sum_counter(&self.counters, 0),
+            redirected: sum_counter(&self.counters, 1),
+            over_tcp: sum_counter(&self.counters, 2),
         }
     }
 }
@@ -136,52 +126,12 @@ impl fmt::Debug for LoopbackRedirect {
     }
 }
 
-struct LoopbackMaps {
-    ends: SkStorage<MapData, ConnectionEnd>,
-    sockets: SockHash<MapData, ConnectionEnd>,
-    counters: PerCpuArray<MapData, u64>,
-}
-
-impl LoopbackMaps {
-    fn take_from(loaded: &mut Ebpf) -> Result<Self, MapError> {
-        let mut take = |name: &str| {
-            let map = loaded.take_map(name);
-            map.ok_or_else(|| MapError::InvalidName { name: name.into() })
-        };
-        Ok(Self {
-            ends: take("ends")?.try_into()?,
-            sockets: take("sockets")?.try_into()?,
-            counters: take("counters")?.try_into()?,
-        })
-    }
-}
-
-/// Attaches the program that decides over each message to the sockets of the map.
-fn attach_verdict(
-    loaded: &mut Ebpf,
-    sockets: &SockHash<MapData, ConnectionEnd>,
-) -> Result<(), ProgramError> {
-    let program: &mut SkMsg = program_named(loaded, "move_bytes")?.try_into()?;
-    program.load()?;
-    program.attach(sockets.fd()).map(drop)
-}
-
-/// Returns the loaded program that adds the ends of connections.
-fn sock_ops(loaded: &mut Ebpf) -> Result<&mut SockOps, ProgramError> {
-    let program: &mut SockOps = program_named(loaded, "add_end")?.try_into()?;
-    program.load()?;
-    Ok(program)
-}
-
-fn program_named<'a>(
-    loaded: &'a mut Ebpf,
-    name: &str,
-) -> Result<&'a mut aya::programs::Program, ProgramError> {
-    loaded
-        .program_mut(name)
-        .ok_or_else(|| ProgramError::InvalidName {
-            name: name.to_owned(),
-        })
+/// Attaches the program that decides over each message to the sockets of its map.
+fn attach_verdict(loaded: &mut Ebpf, sockets: &SockHash<MapData, ConnectionEnd>) -> io::Result<()> {
+    let program: &mut SkMsg = object::program(loaded, "redirect_message")?;
+    program.load().map_err(|error| bpf_error(&error))?;
+    let attached = program.attach(sockets.fd());
+    attached.map(drop).map_err(|error| bpf_error(&error))
 }
 
 #[cfg(test)]
@@ -194,7 +144,7 @@ mod tests {
         assert_layout(
             object::sock_loopback(),
             "connection_end",
-            layout!(ConnectionEnd: connection, side, padding),
+            layout!(ConnectionEnd: connection_id, side, padding),
         );
     }
 }

@@ -5,26 +5,28 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use aya::maps::Array;
+use aya::maps::{Array, Map, MapData, MapError, PerCpuArray};
+use aya::programs::{CgroupAttachMode, Program, ProgramError, SockOps};
 use aya::{Ebpf, EbpfLoader};
 
 /// Loads an object without the kernel's type information. No program needs it, and aya would parse
 /// all of it each time.
-pub(super) fn load_object(object: &[u8]) -> Result<Ebpf, aya::EbpfError> {
+///
+/// # Errors
+/// If the kernel refuses it.
+pub(super) fn load_object(object: &[u8]) -> io::Result<Ebpf> {
     static LOADER: LazyLock<Mutex<EbpfLoader<'static>>> = LazyLock::new(|| {
         let mut loader = EbpfLoader::new();
         loader.btf(None);
         Mutex::new(loader)
     });
-    LOADER
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .load(object)
+    let mut loader = LOADER.lock().unwrap_or_else(PoisonError::into_inner);
+    loader.load(object).map_err(|error| bpf_error(&error))
 }
 
 /// Converts an error of aya with its causes. An operating system error keeps its kind, so callers
 /// can detect `EPERM`.
-pub(super) fn load_error(error: &(dyn std::error::Error + 'static)) -> io::Error {
+pub(super) fn bpf_error(error: &(dyn std::error::Error + 'static)) -> io::Error {
     let mut text = error.to_string();
     let mut kind = io::ErrorKind::Other;
     let mut cause = error.source();
@@ -42,6 +44,59 @@ pub(super) fn load_error(error: &(dyn std::error::Error + 'static)) -> io::Error
     io::Error::new(kind, text)
 }
 
+/// Takes a map out of a loaded object.
+///
+/// # Errors
+/// If the object has no such map, or one of another type.
+pub(super) fn take_map<M: TryFrom<Map, Error = MapError>>(
+    loaded: &mut Ebpf,
+    name: &str,
+) -> io::Result<M> {
+    let map = loaded
+        .take_map(name)
+        .ok_or_else(|| io::Error::other(format!("the programs have no map `{name}`")))?;
+    M::try_from(map).map_err(|error| bpf_error(&error))
+}
+
+/// Returns a program of an object.
+///
+/// # Errors
+/// If the object has no such program, or one of another type.
+pub(super) fn program<'a, P: TryFrom<&'a mut Program, Error = ProgramError>>(
+    loaded: &'a mut Ebpf,
+    name: &str,
+) -> io::Result<P> {
+    let program = loaded
+        .program_mut(name)
+        .ok_or_else(|| io::Error::other(format!("the object has no program `{name}`")))?;
+    P::try_from(program).map_err(|error| bpf_error(&error))
+}
+
+/// Loads a program for the events of TCP sockets, and attaches it to cgroups and those below them.
+///
+/// # Errors
+/// If the kernel refuses it.
+pub(super) fn attach_sock_ops<'a>(
+    loaded: &mut Ebpf,
+    name: &str,
+    groups: impl IntoIterator<Item = &'a File>,
+) -> io::Result<()> {
+    let program: &mut SockOps = self::program(loaded, name)?;
+    program.load().map_err(|error| bpf_error(&error))?;
+    for group in groups {
+        // Links allow no other mode, and still share the group with other programs.
+        let attached = program.attach(group, CgroupAttachMode::Single);
+        attached.map_err(|error| bpf_error(&error))?;
+    }
+    Ok(())
+}
+
+/// Returns the sum of a counter over all processors (`bpf/lib/counters.h`).
+pub(super) fn sum_counter(counters: &PerCpuArray<MapData, u64>, index: u32) -> u64 {
+    let values = counters.get(&index, 0);
+    values.map_or(0, |values| values.iter().sum())
+}
+
 /// Stores the id of the cgroup that programs serve (`bpf/lib/owner_cgroup.h`).
 pub(super) fn set_owner_cgroup(loaded: &mut Ebpf, group: &File) -> io::Result<()> {
     let map = loaded
@@ -50,7 +105,7 @@ pub(super) fn set_owner_cgroup(loaded: &mut Ebpf, group: &File) -> io::Result<()
     // The inode number of a cgroup's folder is its id for `bpf_get_current_cgroup_id`.
     let cgroup_id = group.metadata()?.ino();
     let set = Array::try_from(map).and_then(|mut map: Array<_, u64>| map.set(0, cgroup_id, 0));
-    set.map_err(|error| load_error(&error))
+    set.map_err(|error| bpf_error(&error))
 }
 
 /// `bpf/sk_msg.c`.

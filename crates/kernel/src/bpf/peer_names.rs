@@ -9,7 +9,7 @@ use aya::Ebpf;
 use aya::maps::{MapData, SkStorage};
 
 use super::SocketCgroupGuard;
-use super::object::{self, load_error, load_object, set_owner_cgroup};
+use super::object::{self, bpf_error, load_object, set_owner_cgroup, take_map};
 use super::socket_cgroup_guard::attach_hook;
 
 const HOOKS: [&str; 2] = ["show_peer4", "show_peer6"];
@@ -31,16 +31,13 @@ impl PeerNames {
     /// Fails before Linux 5.8, whose getpeername() has no hooks.
     pub fn attach(guard: &SocketCgroupGuard) -> io::Result<Self> {
         let group = File::open(guard.folder())?;
-        let mut loaded = load_object(object::sock_peer()?).map_err(|error| load_error(&error))?;
+        let mut loaded = load_object(object::sock_peer()?)?;
         set_owner_cgroup(&mut loaded, &group)?;
         for hook in HOOKS {
-            attach_hook(&mut loaded, hook, &group).map_err(|error| load_error(&error))?;
+            attach_hook(&mut loaded, hook, &group)?;
         }
-        let map = loaded
-            .take_map("peer_names")
-            .ok_or_else(|| io::Error::other("bpf/sock_peer.c has no map `peer_names`"))?;
         Ok(Self {
-            names: SkStorage::try_from(map).map_err(|error| load_error(&error))?,
+            names: take_map(&mut loaded, "peer_names")?,
             _loaded: loaded,
         })
     }
@@ -62,7 +59,7 @@ impl PeerNames {
         }
         self.names
             .insert(&socket.as_fd().as_raw_fd(), name, 0)
-            .map_err(|error| load_error(&error))
+            .map_err(|error| bpf_error(&error))
     }
 }
 

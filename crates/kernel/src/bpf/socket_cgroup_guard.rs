@@ -5,12 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
-use aya::programs::{CgroupAttachMode, CgroupSockAddr, ProgramError};
+use aya::programs::{CgroupAttachMode, CgroupSockAddr};
 use rustix::io::Errno;
 use rustix::thread::gettid;
 
 use super::initial_window;
-use super::object::{self, load_error, load_object, set_owner_cgroup};
+use super::object::{self, bpf_error, load_object, set_owner_cgroup};
 use crate::cgroup::own_unified_group;
 
 /// Prefix of the cgroups' names. A process id and a thread id follow, for people to read.
@@ -37,9 +37,7 @@ impl SocketCgroupGuard {
     /// Fails if this build has no BPF programs, or without `CAP_BPF` and `CAP_NET_ADMIN`. Also
     /// fails without a unified hierarchy in which this process may create a threaded cgroup.
     pub fn enter_current_thread() -> io::Result<Self> {
-        let parent_group = own_unified_group().ok_or_else(|| {
-            io::Error::other("no unified cgroup hierarchy (cgroup v2) is mounted")
-        })?;
+        let parent_group = own_unified_group()?;
         // Before the own group exists: the sweep removes every empty group.
         sweep_folder(&parent_group);
         let number = gettid().as_raw_nonzero();
@@ -99,23 +97,21 @@ impl Drop for SocketCgroupGuard {
 }
 
 fn attach_hooks(group: &File) -> io::Result<Ebpf> {
-    let mut loaded = load_object(object::sock_guard()?).map_err(|error| load_error(&error))?;
+    let mut loaded = load_object(object::sock_guard()?)?;
     set_owner_cgroup(&mut loaded, group)?;
     for hook in HOOKS {
-        attach_hook(&mut loaded, hook, group).map_err(|error| load_error(&error))?;
+        attach_hook(&mut loaded, hook, group)?;
     }
     Ok(loaded)
 }
 
 /// Attaches the hook of a socket call, such as connect(), to a cgroup.
-pub(super) fn attach_hook(loaded: &mut Ebpf, hook: &str, group: &File) -> Result<(), ProgramError> {
-    let program = loaded.program_mut(hook).ok_or(ProgramError::InvalidName {
-        name: hook.to_owned(),
-    })?;
-    let program: &mut CgroupSockAddr = program.try_into()?;
-    program.load()?;
+pub(super) fn attach_hook(loaded: &mut Ebpf, hook: &str, group: &File) -> io::Result<()> {
+    let program: &mut CgroupSockAddr = object::program(loaded, hook)?;
+    program.load().map_err(|error| bpf_error(&error))?;
     // links allow no other mode, and still share the cgroup with other programs
-    program.attach(group, CgroupAttachMode::Single).map(drop)
+    let attached = program.attach(group, CgroupAttachMode::Single);
+    attached.map(drop).map_err(|error| bpf_error(&error))
 }
 
 fn move_current_thread(folder: &Path) -> io::Result<()> {
@@ -239,8 +235,9 @@ mod tests {
     /// Creates a folder that only this test sweeps, and in it a cgroup as killed processes leave
     /// it. Returns `None` where cgroups cannot be created.
     fn create_leftover(suffix: &str) -> Option<(PathBuf, PathBuf)> {
-        let parent_group =
-            own_unified_group()?.join(format!("nearpath-test-{}-{suffix}", std::process::id()));
+        let parent_group = own_unified_group()
+            .ok()?
+            .join(format!("nearpath-test-{}-{suffix}", std::process::id()));
         let folder = parent_group.join(format!("{GROUP_PREFIX}{suffix}"));
         fs::create_dir_all(&folder)
             .ok()
@@ -288,7 +285,7 @@ mod tests {
             std::sync::atomic::AtomicBool::new(true),
             std::sync::atomic::Ordering::SeqCst,
         );
-        let parent_group = own_unified_group();
+        let parent_group = own_unified_group().ok();
         let folders = |thread| {
             parent_group
                 .as_ref()

@@ -6,10 +6,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::Ebpf;
-use aya::maps::{HashMap, MapData, MapError, PerCpuArray, SkStorage, SockHash};
+use aya::maps::{HashMap, MapData, PerCpuArray, SkStorage, SockHash};
 use aya::programs::SkMsg;
 
-use super::object::{self, load_error, load_object};
+use super::object::{self, bpf_error, load_object, take_map};
 use super::sockmap_netns::SockmapNetns;
 
 /// `struct channel_key` of `bpf/lib/endpoints.h`.
@@ -90,18 +90,14 @@ impl SockmapRouter {
     /// `CAP_SYS_ADMIN`.
     pub fn create() -> io::Result<Self> {
         let object = object::sk_msg()?;
-        let mut loaded = load_object(object).map_err(|error| load_error(&error))?;
+        let mut loaded = load_object(object)?;
         // Before the program is attached: it is attached to the map `endpoints`.
         let maps = SockmapMaps::take_from(&mut loaded)?;
-        let program: &mut SkMsg = loaded
-            .program_mut("redirect_record")
-            .ok_or_else(|| io::Error::other("bpf/sk_msg.c has no program `redirect_record`"))?
-            .try_into()
-            .map_err(|error| load_error(&error))?;
-        program.load().map_err(|error| load_error(&error))?;
+        let program: &mut SkMsg = object::program(&mut loaded, "redirect_record")?;
+        program.load().map_err(|error| bpf_error(&error))?;
         program
             .attach(maps.endpoints.fd())
-            .map_err(|error| load_error(&error))?;
+            .map_err(|error| bpf_error(&error))?;
         Ok(Self {
             netns: SockmapNetns::create()?,
             maps: Mutex::new(maps),
@@ -121,13 +117,13 @@ impl SockmapRouter {
         // an audit socket only what is allowed.
         maps.sender_ids
             .insert(&endpoint_end, key, 0)
-            .map_err(|error| load_error(&error))?;
+            .map_err(|error| bpf_error(&error))?;
         maps.audit_sockets
             .insert(key, node_end.as_raw_fd(), 0)
-            .map_err(|error| load_error(&error))?;
+            .map_err(|error| bpf_error(&error))?;
         maps.endpoints
             .insert(key, endpoint_end.as_raw_fd(), 0)
-            .map_err(|error| load_error(&error))?;
+            .map_err(|error| bpf_error(&error))?;
         Ok(SockmapPair {
             endpoint: endpoint_end,
             node: node_end,
@@ -161,7 +157,7 @@ impl SockmapRouter {
                 row,
                 0,
             )
-            .map_err(|error| load_error(&error))
+            .map_err(|error| bpf_error(&error))
     }
 
     /// Redirects to the node what `from` sends on `channel`.
@@ -190,11 +186,7 @@ impl SockmapRouter {
     /// Returns the outcomes of all records.
     pub fn read_counters(&self) -> SockmapCounters {
         let maps = self.lock_maps();
-        let sum = |index| {
-            maps.counters
-                .get(&index, 0)
-                .map_or(0, |values| values.iter().sum())
-        };
+        let sum = |index| object::sum_counter(&maps.counters, index);
         SockmapCounters {
             delivered: sum(0),
             denied: sum(1),
@@ -218,17 +210,12 @@ impl fmt::Debug for SockmapRouter {
 
 impl SockmapMaps {
     fn take_from(loaded: &mut Ebpf) -> io::Result<Self> {
-        let mut take = |name: &str| {
-            let map = loaded.take_map(name);
-            map.ok_or_else(|| io::Error::other(format!("bpf/sk_msg.c has no map `{name}`")))
-        };
-        let map_error = |error: MapError| load_error(&error);
         Ok(Self {
-            endpoints: take("endpoints")?.try_into().map_err(map_error)?,
-            audit_sockets: take("audit_sockets")?.try_into().map_err(map_error)?,
-            sender_ids: take("sender_ids")?.try_into().map_err(map_error)?,
-            routes: take("routes")?.try_into().map_err(map_error)?,
-            counters: take("counters")?.try_into().map_err(map_error)?,
+            endpoints: take_map(loaded, "endpoints")?,
+            audit_sockets: take_map(loaded, "audit_sockets")?,
+            sender_ids: take_map(loaded, "sender_ids")?,
+            routes: take_map(loaded, "routes")?,
+            counters: take_map(loaded, "counters")?,
         })
     }
 }

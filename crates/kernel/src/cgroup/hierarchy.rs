@@ -187,19 +187,19 @@ pub fn own_v2_group(text: &str) -> Option<&str> {
 
 /// Returns the folder of this process's own group in the unified hierarchy, wherever that is
 /// mounted.
-pub(crate) fn own_unified_group() -> Option<PathBuf> {
-    let (mountinfo, own) = (
-        fs::read_to_string("/proc/self/mountinfo").ok()?,
-        fs::read_to_string("/proc/self/cgroup").ok()?,
-    );
-    let unified = parse_mounts(&mountinfo)
-        .into_iter()
-        .find(|mount| mount.version == CgroupVersion::V2)?;
-    Some(
-        unified
-            .mount_point
-            .join(own_v2_group(&own)?.trim_start_matches('/')),
-    )
+///
+/// # Errors
+/// `Unsupported` if it is not mounted.
+pub(crate) fn own_unified_group() -> io::Result<PathBuf> {
+    let mountinfo = fs::read_to_string("/proc/self/mountinfo")?;
+    let own = fs::read_to_string("/proc/self/cgroup")?;
+    let is_unified = |mount: &CgroupMount| mount.version == CgroupVersion::V2;
+    let unified = parse_mounts(&mountinfo).into_iter().find(is_unified);
+    let (Some(unified), Some(group)) = (unified, own_v2_group(&own)) else {
+        let why = "cgroup v2 is not mounted: mount -t cgroup2 none /sys/fs/cgroup/unified";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+    };
+    Ok(unified.mount_point.join(group.trim_start_matches('/')))
 }
 
 /// Parses `/proc/PID/mountinfo`; see `man 5 proc_pid_mountinfo`.

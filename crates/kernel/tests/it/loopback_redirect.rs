@@ -6,33 +6,17 @@ use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream}
 use std::time::Duration;
 
 use nearpath_kernel::bpf::{LoopbackCounters, LoopbackRedirect};
+use nearpath_testkit::need_support;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::sendfile;
 use rustix::net::{AddressFamily, RecvFlags, SocketType, connect, recv, socket};
 
-/// Bytes of one response that are moved, and those of all requests of one connection.
+/// `MAX_RESPONSE_BYTES` of `bpf/sock_loopback.c`.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
-const MAX_REQUESTS_BYTES: usize = 4 * 1024 * 1024;
+/// `MAX_CONNECTION_REQUEST_BYTES` of `bpf/sock_loopback.c`.
+const MAX_CONNECTION_REQUEST_BYTES: usize = 4 * 1024 * 1024;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
-
-macro_rules! redirect {
-    () => {
-        match LoopbackRedirect::attach_to_own_group() {
-            Ok(redirect) => redirect,
-            // Only missing support is skipped: a program that the kernel rejects is a failure.
-            Err(why)
-                if matches!(
-                    why.kind(),
-                    ErrorKind::Unsupported | ErrorKind::PermissionDenied
-                ) =>
-            {
-                nearpath_testkit::skip!("BPF is unavailable: {why}")
-            }
-            Err(why) => panic!("{why}"),
-        }
-    };
-}
 
 /// The gateway's end of a connection, and the server's.
 struct Ends {
@@ -97,11 +81,11 @@ fn pattern(count: usize, first: u8) -> Vec<u8> {
     (0..count).map(byte).collect()
 }
 
-/// Writes until the kernel takes nothing more, or `most` bytes; returns the count.
-fn write_until_full(to: &mut TcpStream, most: usize) -> usize {
+/// Writes until the kernel takes nothing more, or `max_bytes`; returns the count.
+fn write_until_full(to: &mut TcpStream, max_bytes: usize) -> usize {
     to.set_nonblocking(true).unwrap();
     let (part, mut written) = (pattern(1000, 0), 0);
-    while written < most {
+    while written < max_bytes {
         match to.write(&part) {
             Ok(n) => written += n,
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -112,17 +96,17 @@ fn write_until_full(to: &mut TcpStream, most: usize) -> usize {
     written
 }
 
-fn counters(connections: u64, moved: u64, passed: u64) -> LoopbackCounters {
+fn counters(connections: u64, redirected: u64, over_tcp: u64) -> LoopbackCounters {
     LoopbackCounters {
         connections,
-        moved,
-        passed,
+        redirected,
+        over_tcp,
     }
 }
 
 #[test]
-fn requests_and_responses_are_moved() {
-    let redirect = redirect!();
+fn requests_and_responses_are_redirected() {
+    let redirect = need_support!(LoopbackRedirect::attach_to_own_group());
     let mut ends = Ends::connect(&redirect);
     for round in 1..=3 {
         ends.request(REQUEST);
@@ -132,8 +116,8 @@ fn requests_and_responses_are_moved() {
 }
 
 #[test]
-fn ipv6_connections_are_moved_too() {
-    let redirect = redirect!();
+fn ipv6_and_ipv4_mapped_connections_are_redirected() {
+    let redirect = need_support!(LoopbackRedirect::attach_to_own_group());
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let addrs: [SocketAddr; 2] = [
@@ -149,8 +133,8 @@ fn ipv6_connections_are_moved_too() {
 }
 
 #[test]
-fn connections_of_a_function_itself_are_left_alone() {
-    let redirect = redirect!();
+fn unmarked_connections_stay_on_tcp() {
+    let redirect = need_support!(LoopbackRedirect::attach_to_own_group());
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let addr = listener.local_addr().unwrap();
     let mut ends = Ends::connect_to(&listener, addr, |_| Ok(()));
@@ -161,7 +145,7 @@ fn connections_of_a_function_itself_are_left_alone() {
 
 #[test]
 fn a_long_request_and_all_after_it_go_over_tcp() {
-    let redirect = redirect!();
+    let redirect = need_support!(LoopbackRedirect::attach_to_own_group());
     let mut ends = Ends::connect(&redirect);
     ends.request(REQUEST);
     let long = pattern(100_000, 1);
@@ -172,15 +156,15 @@ fn a_long_request_and_all_after_it_go_over_tcp() {
     assert!(read(&ends.server, long.len()) == long, "wrong bytes");
     assert_eq!(read(&ends.server, REQUEST.len()), REQUEST);
     assert_eq!(
-        redirect.read_counters().moved,
+        redirect.read_counters().redirected,
         2,
         "the first one, and a response"
     );
 }
 
 #[test]
-fn a_long_response_keeps_its_order_and_the_next_one_is_moved() {
-    let redirect = redirect!();
+fn a_long_response_keeps_its_order_and_the_next_one_is_redirected() {
+    let redirect = need_support!(LoopbackRedirect::attach_to_own_group());
     let mut ends = Ends::connect(&redirect);
     let parts: Vec<_> = (0..20).map(|first| pattern(10_000, first)).collect();
     let parts: Vec<_> = parts.iter().map(Vec::as_slice).collect();
@@ -189,15 +173,15 @@ fn a_long_response_keeps_its_order_and_the_next_one_is_moved() {
         // The gateway reads after the last part was sent.
         ends.respond(&parts);
         let whole_parts = (MAX_RESPONSE_BYTES / 10_000) as u64;
-        let passed = parts.len() as u64 - whole_parts;
-        let expected = counters(1, round * (1 + whole_parts), round * passed);
+        let over_tcp = parts.len() as u64 - whole_parts;
+        let expected = counters(1, round * (1 + whole_parts), round * over_tcp);
         assert_eq!(redirect.read_counters(), expected);
     }
 }
 
 #[test]
 fn a_server_that_reads_nothing_holds_a_bounded_amount() {
-    let redirect = redirect!();
+    let redirect = need_support!(LoopbackRedirect::attach_to_own_group());
     let mut ends = Ends::connect(&redirect);
     let (request, mut sent) = (pattern(4000, 0), 0);
     ends.gateway.set_nonblocking(true).unwrap();
@@ -205,20 +189,29 @@ fn a_server_that_reads_nothing_holds_a_bounded_amount() {
     while let Ok(n) = ends.gateway.write(&request) {
         sent += n;
         ends.respond(&[b"ok"]);
-        assert!(sent < 10 * MAX_REQUESTS_BYTES, "nothing stops the sender");
+        assert!(
+            sent < 10 * MAX_CONNECTION_REQUEST_BYTES,
+            "nothing stops the sender"
+        );
     }
-    assert!(sent > MAX_REQUESTS_BYTES);
+    assert!(sent > MAX_CONNECTION_REQUEST_BYTES);
     // It gets all of it in the right order, should it read at last.
     let received = read(&ends.server, sent);
     let in_order = received
         .chunks(request.len())
         .all(|chunk| request.starts_with(chunk));
     assert!(in_order, "wrong bytes");
+    let LoopbackCounters {
+        redirected,
+        over_tcp,
+        ..
+    } = redirect.read_counters();
+    assert!(redirected > 0 && over_tcp > 0, "{redirected} {over_tcp}");
 }
 
 #[test]
 fn a_gateway_that_reads_nothing_holds_a_bounded_amount() {
-    let redirect = redirect!();
+    let redirect = need_support!(LoopbackRedirect::attach_to_own_group());
     let mut ends = Ends::connect(&redirect);
     ends.request(REQUEST);
     let written = write_until_full(&mut ends.server, 100 << 20);
@@ -226,8 +219,8 @@ fn a_gateway_that_reads_nothing_holds_a_bounded_amount() {
         written < 50 << 20,
         "nothing stops the sender: {written} bytes"
     );
-    let moved = redirect.read_counters().moved;
-    assert_eq!(moved, 1 + (MAX_RESPONSE_BYTES / 1000) as u64);
+    let redirected = redirect.read_counters().redirected;
+    assert_eq!(redirected, 1 + (MAX_RESPONSE_BYTES / 1000) as u64);
     drop(ends.server); // as it exits
     let mut received = Vec::new();
     ends.gateway.read_to_end(&mut received).unwrap();
@@ -236,7 +229,7 @@ fn a_gateway_that_reads_nothing_holds_a_bounded_amount() {
 
 #[test]
 fn a_response_comes_before_the_end_of_its_connection() {
-    let redirect = redirect!();
+    let redirect = need_support!(LoopbackRedirect::attach_to_own_group());
     for ends_by in [Shutdown::Write, Shutdown::Both] {
         let mut ends = Ends::connect(&redirect);
         ends.request(REQUEST);
@@ -246,29 +239,32 @@ fn a_response_comes_before_the_end_of_its_connection() {
         ends.gateway.read_to_end(&mut received).unwrap();
         assert_eq!(received, b"last");
     }
+    assert_eq!(redirect.read_counters(), counters(2, 4, 0));
 }
 
 #[test]
 fn a_send_to_a_closed_end_fails() {
-    let redirect = redirect!();
+    let redirect = need_support!(LoopbackRedirect::attach_to_own_group());
     let mut ends = Ends::connect(&redirect);
     ends.request(REQUEST);
+    assert_eq!(redirect.read_counters(), counters(1, 1, 0));
     drop(ends.server);
     let failed = (0..1000).any(|_| ends.gateway.write(REQUEST).is_err());
     assert!(failed, "writes to nobody go on");
 }
 
 #[test]
-fn a_look_at_an_idle_connection_finds_nothing_and_unasked_bytes_are_found() {
-    let redirect = redirect!();
+fn a_peek_finds_only_bytes_that_have_come() {
+    let redirect = need_support!(LoopbackRedirect::attach_to_own_group());
     let mut ends = Ends::connect(&redirect);
     ends.request(REQUEST);
+    assert_eq!(redirect.read_counters(), counters(1, 1, 0));
     ends.respond(&[b"ok"]);
-    let look = |gateway: &TcpStream| {
+    let peek = |gateway: &TcpStream| {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         recv(gateway, &mut [0; 1], flags).map(|(_, count)| count)
     };
-    assert_eq!(look(&ends.gateway), Err(rustix::io::Errno::AGAIN));
+    assert_eq!(peek(&ends.gateway), Err(rustix::io::Errno::AGAIN));
     let is_readable = |gateway: &TcpStream, wait: &Timespec| {
         let mut polled = [PollFd::new(gateway, PollFlags::IN)];
         poll(&mut polled, Some(wait)).unwrap() == 1
@@ -280,18 +276,19 @@ fn a_look_at_an_idle_connection_finds_nothing_and_unasked_bytes_are_found() {
         tv_nsec: 0,
     };
     assert!(is_readable(&ends.gateway, &half_a_minute));
-    assert_eq!(look(&ends.gateway), Ok(1));
-    assert_eq!(read(&ends.gateway, 1), b"x", "the look took nothing");
+    assert_eq!(peek(&ends.gateway), Ok(1));
+    assert_eq!(read(&ends.gateway, 1), b"x", "the peek took nothing");
 }
 
 #[test]
-fn a_server_may_send_a_file() {
-    let redirect = redirect!();
+fn a_file_that_a_server_sends_arrives_whole() {
+    let redirect = need_support!(LoopbackRedirect::attach_to_own_group());
     let mut file = tempfile::tempfile().unwrap();
     let content = pattern(300_000, 3);
     file.write_all(&content).unwrap();
     let mut ends = Ends::connect(&redirect);
     ends.request(REQUEST);
+    assert_eq!(redirect.read_counters(), counters(1, 1, 0));
     let Ends {
         mut gateway,
         server,
@@ -313,7 +310,7 @@ fn send_whole_file(to: &TcpStream, file: &File, bytes: u64) {
 
 #[test]
 fn a_server_socket_that_is_connected_elsewhere_has_no_other_receiver() {
-    let redirect = redirect!();
+    let redirect = need_support!(LoopbackRedirect::attach_to_own_group());
     let mut ends = Ends::connect(&redirect);
     ends.request(REQUEST);
     rustix::net::connect_unspec(&ends.server).unwrap();
@@ -333,9 +330,10 @@ fn a_server_socket_that_is_connected_elsewhere_has_no_other_receiver() {
 
 #[test]
 fn open_connections_go_on_without_the_programs() {
-    let redirect = redirect!();
+    let redirect = need_support!(LoopbackRedirect::attach_to_own_group());
     let mut ends = Ends::connect(&redirect);
     ends.request(REQUEST);
+    assert_eq!(redirect.read_counters(), counters(1, 1, 0));
     drop(redirect);
     ends.respond(&[b"ok"]);
     ends.request(REQUEST);

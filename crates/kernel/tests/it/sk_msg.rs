@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use nearpath_kernel::bpf::{SockmapCounters, SockmapRouter};
+use nearpath_testkit::need_support;
 
 /// An endpoint's end of its socket, and the node's.
 struct Endpoint {
@@ -52,27 +53,9 @@ fn is_empty(mut stream: &TcpStream) -> bool {
     read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
 }
 
-macro_rules! router {
-    () => {
-        match SockmapRouter::create() {
-            Ok(router) => router,
-            // Only missing support is skipped: a program that the kernel rejects is a failure.
-            Err(why)
-                if matches!(
-                    why.kind(),
-                    ErrorKind::Unsupported | ErrorKind::PermissionDenied
-                ) =>
-            {
-                nearpath_testkit::skip!("BPF is unavailable: {why}")
-            }
-            Err(why) => panic!("{why}"),
-        }
-    };
-}
-
 #[test]
 fn records_of_one_send_are_routed_separately() {
-    let router = router!();
+    let router = need_support!(SockmapRouter::create());
     let [mut a, b, c] = [1, 2, 3].map(|number| Endpoint::new(&router, number));
     router.allow_channel(1, 10, 2).unwrap();
     router.allow_channel(1, 11, 3).unwrap();
@@ -132,7 +115,7 @@ fn records_of_one_send_are_routed_separately() {
 
 #[test]
 fn a_truncated_record_goes_to_the_node() {
-    let router = router!();
+    let router = need_support!(SockmapRouter::create());
     let [mut a, b] = [1, 2].map(|number| Endpoint::new(&router, number));
     router.allow_channel(1, 10, 2).unwrap();
     a.socket
@@ -154,7 +137,7 @@ fn a_truncated_record_goes_to_the_node() {
 
 #[test]
 fn thousands_of_records_arrive_in_order() {
-    let router = router!();
+    let router = need_support!(SockmapRouter::create());
     let [mut a, b] = [1, 2].map(|number| Endpoint::new(&router, number));
     router.allow_channel(1, 10, 2).unwrap();
     let sender = std::thread::spawn(move || {
@@ -168,7 +151,7 @@ fn thousands_of_records_arrive_in_order() {
 
 #[test]
 fn records_to_a_closed_endpoint_go_to_the_node() {
-    let router = router!();
+    let router = need_support!(SockmapRouter::create());
     let [mut a, b] = [1, 2].map(|number| Endpoint::new(&router, number));
     router.allow_channel(1, 10, 2).unwrap();
     drop(b);
@@ -193,7 +176,7 @@ fn records_to_a_closed_endpoint_go_to_the_node() {
 
 #[test]
 fn the_node_wakes_and_removes_an_endpoint() {
-    let router = router!();
+    let router = need_support!(SockmapRouter::create());
     let [mut a, mut b] = [1, 2].map(|number| Endpoint::new(&router, number));
     router.allow_channel(1, 10, 2).unwrap();
     a.node.write_all(&[0; 32]).unwrap();
@@ -207,7 +190,10 @@ fn the_node_wakes_and_removes_an_endpoint() {
 
 #[test]
 fn domains_are_separate() {
-    let (one, other) = (router!(), router!());
+    let (one, other) = (
+        need_support!(SockmapRouter::create()),
+        need_support!(SockmapRouter::create()),
+    );
     let (mut a, b) = (Endpoint::new(&one, 1), Endpoint::new(&other, 2));
     other.allow_channel(1, 10, 2).unwrap();
     a.send(&[record(0, 10)]);
@@ -218,7 +204,7 @@ fn domains_are_separate() {
 #[test]
 fn an_endpoint_socket_cannot_connect_elsewhere() {
     use rustix::net::{SocketFlags, SocketType, connect, connect_unspec, ipproto, socket_with};
-    let router = router!();
+    let router = need_support!(SockmapRouter::create());
     // In this machine's namespace
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let own = socket_with(

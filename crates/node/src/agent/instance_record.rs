@@ -37,8 +37,8 @@ pub(super) struct InstanceRecord {
     pub(super) quic: Option<Arc<str>>,
     /// Protocol that its callers use.
     pub(super) transport: CallTransport,
-    /// Delivery of bytes to its own server, as its function asks for.
-    pub(super) loopback: LoopbackDelivery,
+    /// Delivery of bytes between the gateway and its own server, as its function asks for.
+    pub(super) loopback_delivery: LoopbackDelivery,
     /// Its own server, which the gateway may call without the watchdog.
     pub(super) server: Option<Arc<FunctionServer>>,
     pub(super) phases: Vec<StartPhase>,
@@ -72,7 +72,7 @@ impl InstanceRecord {
             exited: false,
             quic: None,
             transport: policy.transport,
-            loopback: policy.loopback,
+            loopback_delivery: policy.loopback_delivery,
             server: None,
             phases: Vec::new(),
             meter: None,
@@ -118,7 +118,7 @@ impl InstanceRecord {
         }
     }
 
-    /// Opens the way to its own server. Without it, calls go through the watchdog.
+    /// Opens access to its own server. Without it, calls go through the watchdog.
     pub(super) fn open_server(
         &mut self,
         note: ServerNote,
@@ -128,10 +128,6 @@ impl InstanceRecord {
         if note.addr.ip() == chain::LOCAL_GATEWAY_IP {
             return; // the gateway, which would call itself
         }
-        let delivery = match redirect {
-            None => LoopbackDelivery::Tcp,
-            Some(_) => LoopbackDelivery::Sockmap,
-        };
         match ProcessNetwork::open(&meter.process(), redirect) {
             Ok(network) => {
                 self.server = network.map(|network| {
@@ -139,7 +135,6 @@ impl InstanceRecord {
                         addr: note.addr,
                         base_path: note.base_path,
                         exec_timeout: note.exec_timeout,
-                        delivery,
                         network: Arc::new(network),
                     })
                 });

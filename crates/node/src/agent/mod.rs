@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
+use nearpath_kernel::bpf::LoopbackRedirect;
 use nearpath_types::policy::{LOOPBACK, LoopbackDelivery};
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{
@@ -367,25 +368,29 @@ impl NodeAgent {
         }
     }
 
-    /// Opens the way to an instance's own server, by the delivery that its function asks for.
+    /// Opens access to an instance's own server, with the delivery that its function asks for.
     fn handle_server(&mut self, id: InstanceId, note: ServerNote) {
-        let Some(record) = self.instances.get_mut(id) else {
-            return;
-        };
-        let redirect = match record.loopback {
-            LoopbackDelivery::Tcp => Ok(None),
-            LoopbackDelivery::Sockmap => self.factory.context.machine.loopback_redirect().map(Some),
-        };
-        match redirect {
-            Ok(redirect) => record.open_server(note, redirect),
-            Err(error) => {
-                record.open_server(note, None);
+        let redirect = self.loopback_redirect_of(id);
+        if let Some(record) = self.instances.get_mut(id) {
+            record.open_server(note, redirect);
+        }
+    }
+
+    /// Returns the redirection of an instance's connections; `None`: they use TCP. A remark tells why.
+    fn loopback_redirect_of(&mut self, id: InstanceId) -> Option<Arc<LoopbackRedirect>> {
+        let record = self.instances.get_mut(id)?;
+        if record.loopback_delivery == LoopbackDelivery::Tcp {
+            return None;
+        }
+        let redirect = self.factory.context.machine.loopback_redirect();
+        redirect
+            .inspect_err(|error| {
                 let text = format!(
-                    "`{LOOPBACK}: sockmap` is unavailable on this node, so connections use TCP: {error}"
+                    "`{LOOPBACK}: sockmap` is unavailable, so this instance uses TCP; run `nearpath doctor` and deploy again: {error}"
                 );
                 self.handle_remark(id, &text);
-            }
-        }
+            })
+            .ok()
     }
 
     /// Shows what is wrong with an instance that goes on, in logs and `describe`.

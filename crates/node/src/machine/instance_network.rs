@@ -8,6 +8,7 @@ use std::sync::Arc;
 use nearpath_kernel::bpf::LoopbackRedirect;
 use nearpath_kernel::namespace::open_tcp_socket_in;
 use nearpath_types::InstanceNetwork;
+use nearpath_types::policy::LoopbackDelivery;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, fstat, open};
 
@@ -19,7 +20,7 @@ use super::InstanceProcess;
 pub(crate) struct ProcessNetwork {
     netns: OwnedFd,
     process: Arc<dyn InstanceProcess>,
-    /// Moves the bytes of connections; `None`: TCP does.
+    /// Redirects the bytes of connections; `None`: they go over TCP.
     redirect: Option<Arc<LoopbackRedirect>>,
 }
 
@@ -54,9 +55,17 @@ impl InstanceNetwork for ProcessNetwork {
     fn open_tcp_socket(&self, is_ipv6: bool) -> io::Result<OwnedFd> {
         let socket = open_tcp_socket_in(&self.netns, is_ipv6)?;
         if let Some(redirect) = &self.redirect {
-            redirect.mark_socket(&socket)?;
+            // Only speed depends on it: without a mark, the bytes go over TCP.
+            let _ = redirect.mark_socket(&socket);
         }
         Ok(socket)
+    }
+
+    fn delivery(&self) -> LoopbackDelivery {
+        match self.redirect {
+            None => LoopbackDelivery::Tcp,
+            Some(_) => LoopbackDelivery::Sockmap,
+        }
     }
 
     fn oom_kills(&self) -> Option<u64> {

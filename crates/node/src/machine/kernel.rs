@@ -4,7 +4,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -25,6 +25,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::client_tls::{TrustFiles, requires_tls};
 use super::instance_network::open_netns_of;
+use super::loopback::LazyRedirect;
 use super::{
     DISPATCH_PATH, DirectPathGuard, EgressAccess, InstanceLimits, InstanceMachine, InstanceProcess,
     InstanceSpec, ProcessExit, ProcessUsage, StartedInstance, session,
@@ -47,8 +48,7 @@ pub struct KernelMachine {
     trust_folder: PathBuf,
     /// `None` until an instance needs them.
     trust_files: Mutex<Option<Arc<TrustFiles>>>,
-    /// `None` until a function asks for it.
-    loopback: Mutex<Option<Arc<LoopbackRedirect>>>,
+    loopback: LazyRedirect,
 }
 
 /// Maximum wait for asynchronous writes: the largest permitted `flush` of 600 s, and a margin.
@@ -82,7 +82,7 @@ impl KernelMachine {
             shared_dirs: Vec::new(),
             trust_folder: PathBuf::new(),
             trust_files: Mutex::default(),
-            loopback: Mutex::default(),
+            loopback: LazyRedirect::default(),
         }
     }
 
@@ -110,10 +110,6 @@ impl KernelMachine {
             trust_folder,
             ..self
         }
-    }
-
-    fn lock_loopback(&self) -> MutexGuard<'_, Option<Arc<LoopbackRedirect>>> {
-        self.loopback.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Admits an instance to its destinations, and returns remarks on those that it cannot reach.
@@ -351,20 +347,11 @@ impl InstanceMachine for KernelMachine {
     }
 
     fn loopback_redirect(&self) -> io::Result<Arc<LoopbackRedirect>> {
-        let mut loopback = self.lock_loopback();
-        if let Some(redirect) = &*loopback {
-            return Ok(redirect.clone());
-        }
-        // Tried again for each instance: the administrator may have mounted the hierarchy meanwhile.
-        let redirect = Arc::new(LoopbackRedirect::attach(&self.cgroups)?);
-        *loopback = Some(redirect.clone());
-        Ok(redirect)
+        self.loopback.attach(&self.cgroups)
     }
 
     fn loopback_counters(&self) -> LoopbackCounters {
-        let loopback = self.lock_loopback();
-        let counters = loopback.as_ref().map(|redirect| redirect.read_counters());
-        counters.unwrap_or_default()
+        self.loopback.read_counters()
     }
 
     fn has_network(&self) -> bool {

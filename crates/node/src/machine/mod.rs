@@ -7,6 +7,7 @@
 mod client_tls;
 mod instance_network;
 pub mod kernel;
+mod loopback;
 mod session;
 
 pub(crate) use instance_network::ProcessNetwork;
@@ -227,16 +228,17 @@ pub trait InstanceMachine: Send + Sync + 'static {
     /// Returns whether instances get a network of their own, hence an eIP.
     fn has_network(&self) -> bool;
 
-    /// Returns what moves bytes between the gateway and functions' own servers past TCP. Blocks at the
-    /// first call.
+    /// Returns the redirection of bytes to functions' own servers, and attaches it if it is not. Blocks while
+    /// attaching, for some milliseconds.
     ///
     /// # Errors
     /// Names the missing facility of this machine or build.
     fn loopback_redirect(&self) -> io::Result<Arc<LoopbackRedirect>> {
-        Err(io::ErrorKind::Unsupported.into())
+        let why = "this machine has no BPF";
+        Err(io::Error::new(io::ErrorKind::Unsupported, why))
     }
 
-    /// Returns what was moved past TCP so far.
+    /// Returns the outcomes of that redirection so far.
     fn loopback_counters(&self) -> LoopbackCounters {
         LoopbackCounters::default()
     }

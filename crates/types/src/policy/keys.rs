@@ -18,8 +18,8 @@ pub const PAGES: &str = "nearpath.io/pages";
 /// Annotation: transport of calls outside shared memory, see
 /// [`CallTransport`](super::CallTransport).
 pub const TRANSPORT: &str = "nearpath.io/transport";
-/// Annotation: how bytes move between the gateway and the function's own server on the same machine:
-/// `tcp` or `sockmap`, see [`LoopbackDelivery`](super::LoopbackDelivery).
+/// Annotation: delivery of bytes between the gateway and the function's own server on the same
+/// machine: `tcp` or `sockmap`, see [`LoopbackDelivery`](super::LoopbackDelivery).
 pub const LOOPBACK: &str = "nearpath.io/loopback";
 /// Annotation: which calls may go in a connection's first flight: `idempotent`, `always` or
 /// `never`.

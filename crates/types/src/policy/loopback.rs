@@ -12,7 +12,7 @@ pub enum LoopbackDelivery {
     /// TCP over the loopback device of the instance.
     #[default]
     Tcp,
-    /// SK_MSG: the kernel puts them into the receiver's queue.
+    /// SK_MSG: the kernel puts the bytes into the receiver's queue.
     Sockmap,
 }
 

@@ -68,9 +68,9 @@ pub struct FunctionPolicy {
     /// Transport of calls that do not go through shared memory.
     #[serde(default)]
     pub transport: CallTransport,
-    /// See [`LOOPBACK`].
+    /// Delivery of bytes between the gateway and the function's own server.
     #[serde(default)]
-    pub loopback: LoopbackDelivery,
+    pub loopback_delivery: LoopbackDelivery,
     /// Calls that may go in a first flight.
     #[serde(default)]
     pub zero_rtt: ZeroRttPolicy,
@@ -111,7 +111,7 @@ impl Default for FunctionPolicy {
             pages: ChainPages::Small,
             placement: ChainPlacement::Auto,
             transport: CallTransport::Auto,
-            loopback: LoopbackDelivery::Tcp,
+            loopback_delivery: LoopbackDelivery::Tcp,
             zero_rtt: ZeroRttPolicy::Always,
             calls: Vec::new(),
             aliases: Vec::new(),
@@ -196,7 +196,7 @@ impl FunctionPolicy {
             transport: annotation(TRANSPORT)
                 .read_with(str::parse)?
                 .unwrap_or_default(),
-            loopback: annotation(LOOPBACK)
+            loopback_delivery: annotation(LOOPBACK)
                 .read_with(str::parse)?
                 .unwrap_or_default(),
             zero_rtt: annotation(ZERO_RTT)

@@ -23,9 +23,9 @@ const READ_RESERVE_BYTES: usize = 4096;
 const MIN_TRUSTED_RESPONSES: u32 = 16;
 /// Idle time up to which the event loop's last look at such a connection is enough.
 const MAX_TRUSTED_IDLE_AGE: Duration = Duration::from_millis(1);
-/// Requests after which a connection is replaced, if sockmap moves its bytes. It moves at most 4 MiB of
-/// requests on one (`bpf/sock_loopback.c`), some 16,384 of usual size.
-const MAX_MOVED_REQUESTS: u32 = 16_384;
+/// Bytes of requests after which the next one may not be redirected by sockmap: its limit for a connection
+/// less that for a request (`MAX_CONNECTION_REQUEST_BYTES`, `MAX_REQUEST_BYTES` in `bpf/sock_loopback.c`).
+const MAX_REDIRECTED_BYTES: u64 = (4 << 20) - (16 << 10);
 /// Read buffer for a body that streams.
 const STREAM_RESERVE_BYTES: usize = 32 * 1024;
 
@@ -37,6 +37,8 @@ pub(crate) struct LoopbackConnection {
     opened_at: Instant,
     /// Responses so far.
     responses: u32,
+    /// Bytes of requests so far.
+    request_bytes: u64,
     delivery: LoopbackDelivery,
 }
 
@@ -66,7 +68,8 @@ impl LoopbackConnection {
             buffer: BytesMut::new(),
             opened_at: Instant::now(),
             responses: 0,
-            delivery: server.delivery,
+            request_bytes: 0,
+            delivery: server.network.delivery(),
         })
     }
 
@@ -97,9 +100,14 @@ impl LoopbackConnection {
         self.responses = self.responses.saturating_add(1);
     }
 
-    /// Returns whether it can carry more requests as well as before.
-    pub(super) fn is_worth_keeping(&self) -> bool {
-        self.delivery == LoopbackDelivery::Tcp || self.responses < MAX_MOVED_REQUESTS
+    /// Notes that a request was sent.
+    pub(super) fn note_request(&mut self, bytes: usize) {
+        self.request_bytes += bytes as u64;
+    }
+
+    /// Returns whether it can carry more requests as it did before.
+    pub(super) fn may_redirect_more(&self) -> bool {
+        self.delivery == LoopbackDelivery::Tcp || self.request_bytes <= MAX_REDIRECTED_BYTES
     }
 
     /// Returns whether more may have arrived although a read got less than its buffer takes. Sockmap has a
@@ -160,9 +168,10 @@ impl LoopbackConnection {
         self.socket.read_buf(&mut self.buffer).await
     }
 
-    /// Has the next read try the socket before it waits for an event, which may have been for two queues.
+    /// Has the next read try the socket before it waits. Sockmap's queue and TCP's share one event: a read
+    /// of one may have left bytes in the other.
     fn try_before_waiting(&self) {
-        if self.may_have_more() {
+        if self.delivery == LoopbackDelivery::Sockmap {
             self.socket.note_ready(Readiness::READ);
         }
     }
@@ -206,6 +215,10 @@ mod tests {
             Ok(socket_with(family, kind, flags, None)?)
         }
 
+        fn delivery(&self) -> LoopbackDelivery {
+            LoopbackDelivery::Tcp
+        }
+
         fn oom_kills(&self) -> Option<u64> {
             None
         }
@@ -217,7 +230,6 @@ mod tests {
             addr: listener.local_addr().unwrap(),
             base_path: String::new(),
             exec_timeout: None,
-            delivery: LoopbackDelivery::Tcp,
             network: Arc::new(OwnNetwork),
         };
         for sends_bytes in [true, false] {

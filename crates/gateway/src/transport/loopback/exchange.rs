@@ -75,7 +75,12 @@ pub(crate) struct Exchange {
 impl Exchange {
     /// Prepares a request. A body that fits behind the head is copied: one buffer costs the kernel
     /// less than two.
-    pub(crate) fn new(connection: PooledConnection, mut head: Vec<u8>, mut body: Bytes) -> Self {
+    pub(crate) fn new(
+        mut connection: PooledConnection,
+        mut head: Vec<u8>,
+        mut body: Bytes,
+    ) -> Self {
+        connection.note_request(head.len() + body.len());
         if body.len() <= head.capacity() - head.len() {
             head.extend_from_slice(&body);
             body = Bytes::new();

@@ -8,8 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{
-    Caller, LoopbackDelivery, REQUEST, ScriptedFunction, WHOLE, inline_calls, publish,
-    read_request, read_response,
+    Caller, LoopbackDelivery, REQUEST, ScriptedFunction, WHOLE, check_loopback_support,
+    inline_calls, need_support, publish, read_request, read_response,
 };
 use crate::fixture::millis;
 
@@ -28,8 +28,11 @@ test_both_deliveries! {
 }
 
 async fn the_event_loop_answers_on_kept_connections(delivery: LoopbackDelivery) {
-    let function =
-        ScriptedFunction::start(Caller::NEW.by(delivery), &[(WHOLE, false); 5_000]).await;
+    let function = ScriptedFunction::start(
+        Caller::NEW.with_delivery(delivery),
+        &[(WHOLE, false); 5_000],
+    )
+    .await;
     let mut stream = function.connect().await;
     // A task answers the first request, and what takes long on a busy machine.
     eventually("some calls are inline", async || {
@@ -68,7 +71,7 @@ async fn used_connections(function: &ScriptedFunction) -> (TcpStream, TcpStream)
 }
 
 async fn a_response_in_pieces_is_whole_however_long_they_take(delivery: LoopbackDelivery) {
-    let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
+    let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
     let (mut caller, mut server) = used_connections(&function).await;
     let pieces = [
         "HTTP/1.1 200 OK\r\nconte",
@@ -96,7 +99,8 @@ async fn a_time_limit_ends_a_call_that_the_event_loop_has_sent(delivery: Loopbac
     let limit = Some(millis(300)); // longer than the limits that keep a call in its task
     let policy = FunctionPolicy::default();
     let function =
-        ScriptedFunction::start_with(Caller::KEPT.by(delivery), &[], limit, policy).await;
+        ScriptedFunction::start_with(Caller::KEPT.with_delivery(delivery), &[], limit, policy)
+            .await;
     let got = function.get().await;
     assert!(got.starts_with("HTTP/1.1 504 "), "{got}");
     assert!(got.contains("x-nearpath-reason: exec_timeout"), "{got}");
@@ -104,7 +108,7 @@ async fn a_time_limit_ends_a_call_that_the_event_loop_has_sent(delivery: Loopbac
 
 async fn a_short_body_that_breaks_off_breaks_the_callers_connection(delivery: LoopbackDelivery) {
     for pause in [0, 1, 40] {
-        let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
+        let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
         let (mut caller, mut server) = used_connections(&function).await;
         caller.write_all(REQUEST.as_bytes()).await.unwrap();
         within(read_request(&mut server)).await.unwrap();
@@ -125,7 +129,7 @@ async fn a_short_body_that_breaks_off_breaks_the_callers_connection(delivery: Lo
 async fn surplus_bytes_on_a_kept_connection_never_answer_its_next_request(
     delivery: LoopbackDelivery,
 ) {
-    let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
+    let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
     let listener = publish_played_server(&function).await;
     let mut caller = TcpStream::connect(function.fixture.public).await.unwrap();
     let whole = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
@@ -150,7 +154,7 @@ async fn surplus_bytes_on_a_kept_connection_never_answer_its_next_request(
 }
 
 async fn a_request_in_pieces_is_answered(delivery: LoopbackDelivery) {
-    let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
+    let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
     let (mut caller, mut server) = used_connections(&function).await;
     let post = "POST /function/echo HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody";
     let (head, rest) = post.split_at(40);
@@ -165,7 +169,7 @@ async fn a_request_in_pieces_is_answered(delivery: LoopbackDelivery) {
 }
 
 async fn long_bodies_pass_kept_connections(delivery: LoopbackDelivery) {
-    let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
+    let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
     let (mut caller, mut server) = used_connections(&function).await;
     for length in [900, 20_000, 60_000, 3_000_000] {
         let body: String = (0..length)
@@ -190,7 +194,7 @@ async fn long_bodies_pass_kept_connections(delivery: LoopbackDelivery) {
 
 async fn callers_that_leave_are_noticed(delivery: LoopbackDelivery) {
     for last in ["", "GET /fun"] {
-        let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
+        let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
         let (mut caller, _server) = used_connections(&function).await;
         // Bytes and end come in one event.
         caller.write_all(last.as_bytes()).await.unwrap();
@@ -201,7 +205,7 @@ async fn callers_that_leave_are_noticed(delivery: LoopbackDelivery) {
 }
 
 async fn a_caller_that_leaves_ends_its_inline_call(delivery: LoopbackDelivery) {
-    let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
+    let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
     let (mut caller, mut server) = used_connections(&function).await;
     caller.write_all(REQUEST.as_bytes()).await.unwrap();
     within(read_request(&mut server)).await.unwrap();
@@ -211,7 +215,7 @@ async fn a_caller_that_leaves_ends_its_inline_call(delivery: LoopbackDelivery) {
 }
 
 async fn the_last_request_of_a_kept_connection_is_answered(delivery: LoopbackDelivery) {
-    let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
+    let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
     let (mut caller, mut server) = used_connections(&function).await;
     let last = "GET /function/echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     caller.write_all(last.as_bytes()).await.unwrap();
@@ -227,7 +231,7 @@ async fn the_last_request_of_a_kept_connection_is_answered(delivery: LoopbackDel
 }
 
 async fn a_kept_connection_ends_with_the_drain(delivery: LoopbackDelivery) {
-    let function = ScriptedFunction::start(Caller::NEW.by(delivery), &[]).await;
+    let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
     let (mut idle, _server) = used_connections(&function).await;
     let ScriptedFunction { mut fixture, .. } = function;
     let _drained = fixture.drain_gateway();

@@ -7,7 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{
-    Caller, LoopbackDelivery, REQUEST, ScriptedFunction, WHOLE, inline_calls, read_response,
+    Caller, LoopbackDelivery, REQUEST, ScriptedFunction, WHOLE, check_loopback_support,
+    inline_calls, need_support, read_response,
 };
 use crate::fixture::{TestGateway, millis};
 
@@ -22,8 +23,11 @@ test_both_deliveries! {
 }
 
 async fn the_event_loop_answers_first_requests(delivery: LoopbackDelivery) {
-    let function =
-        ScriptedFunction::start(Caller::NEW.by(delivery), &[(WHOLE, false); 5_000]).await;
+    let function = ScriptedFunction::start(
+        Caller::NEW.with_delivery(delivery),
+        &[(WHOLE, false); 5_000],
+    )
+    .await;
     // A task answers the first one, and what arrives late on a busy machine.
     eventually("some calls are inline", async || {
         assert!(function.get().await.ends_with("\r\n\r\nok"));
@@ -33,7 +37,8 @@ async fn the_event_loop_answers_first_requests(delivery: LoopbackDelivery) {
 }
 
 async fn a_connection_is_kept_after_a_first_request_in_the_event_loop(delivery: LoopbackDelivery) {
-    let function = ScriptedFunction::start(Caller::LATER.by(delivery), &[(WHOLE, false); 3]).await;
+    let function =
+        ScriptedFunction::start(Caller::LATER.with_delivery(delivery), &[(WHOLE, false); 3]).await;
     let mut stream = function.connect_and_write(REQUEST).await;
     assert_eq!(read_response(&mut stream, 2).await.1, "ok");
     let last = REQUEST.replace("host: a", "host: a\r\nconnection: close");
@@ -49,7 +54,8 @@ async fn a_connection_is_kept_after_a_first_request_in_the_event_loop(delivery: 
 async fn a_caller_that_sends_more_than_its_last_request_gets_the_response(
     delivery: LoopbackDelivery,
 ) {
-    let function = ScriptedFunction::start(Caller::LATER.by(delivery), &[(WHOLE, false); 20]).await;
+    let function =
+        ScriptedFunction::start(Caller::LATER.with_delivery(delivery), &[(WHOLE, false); 20]).await;
     let last = REQUEST.replace("host: a", "host: a\r\nconnection: close");
     for surplus in [1, 100_000] {
         let mut stream = function.connect_and_write(&last).await;
@@ -67,7 +73,14 @@ async fn start_with(settings: GatewaySettings, delivery: LoopbackDelivery) -> Sc
         FunctionPolicy::default(),
     );
     let scripts = [(WHOLE, false); 20];
-    ScriptedFunction::start_on(fixture, Caller::LATER.by(delivery), &scripts, None, policy).await
+    ScriptedFunction::start_on(
+        fixture,
+        Caller::LATER.with_delivery(delivery),
+        &scripts,
+        None,
+        policy,
+    )
+    .await
 }
 
 fn short_timeouts() -> GatewaySettings {

@@ -26,7 +26,7 @@ use crate::fixture::{
 pub(super) struct OwnNetwork {
     pub(super) oom_kills: AtomicU64,
     pub(super) sockets: AtomicUsize,
-    /// Moves the bytes of connections; `None`: TCP does.
+    /// Redirects the bytes of connections; `None`: they go over TCP.
     redirect: Option<LoopbackRedirect>,
 }
 
@@ -42,10 +42,16 @@ impl OwnNetwork {
         }
     }
 
-    /// Returns the messages that went past TCP.
-    pub(super) fn moved_messages(&self) -> u64 {
+    /// Returns the number of messages that went over TCP although sockmap was asked for.
+    pub(super) fn tcp_messages(&self) -> u64 {
         let counters = self.redirect.as_ref().map(LoopbackRedirect::read_counters);
-        counters.unwrap_or_default().moved
+        counters.unwrap_or_default().over_tcp
+    }
+
+    /// Returns the number of redirected messages.
+    pub(super) fn redirected_messages(&self) -> u64 {
+        let counters = self.redirect.as_ref().map(LoopbackRedirect::read_counters);
+        counters.unwrap_or_default().redirected
     }
 }
 
@@ -58,6 +64,13 @@ impl InstanceNetwork for OwnNetwork {
             redirect.mark_socket(&socket)?;
         }
         Ok(socket)
+    }
+
+    fn delivery(&self) -> LoopbackDelivery {
+        match self.redirect {
+            None => LoopbackDelivery::Tcp,
+            Some(_) => LoopbackDelivery::Sockmap,
+        }
     }
 
     fn oom_kills(&self) -> Option<u64> {
@@ -73,19 +86,19 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    pub(super) const NEW: Self = Self::on(CallerConnection::New);
-    pub(super) const LATER: Self = Self::on(CallerConnection::Later);
-    pub(super) const KEPT: Self = Self::on(CallerConnection::Kept);
+    pub(super) const NEW: Self = Self::with_connection(CallerConnection::New);
+    pub(super) const LATER: Self = Self::with_connection(CallerConnection::Later);
+    pub(super) const KEPT: Self = Self::with_connection(CallerConnection::Kept);
 
-    const fn on(connection: CallerConnection) -> Self {
+    const fn with_connection(connection: CallerConnection) -> Self {
         Self {
             connection,
             delivery: LoopbackDelivery::Tcp,
         }
     }
 
-    /// Delivers the request to the server, and its response.
-    pub(super) fn by(self, delivery: LoopbackDelivery) -> Self {
+    /// Returns the caller with another delivery between gateway and server.
+    pub(super) fn with_delivery(self, delivery: LoopbackDelivery) -> Self {
         Self { delivery, ..self }
     }
 }
@@ -156,7 +169,6 @@ impl ScriptedFunction {
             addr,
             base_path: String::new(),
             exec_timeout,
-            delivery: caller.delivery,
             network: network.clone(),
         });
         publish(&fixture, watchdog, &server, policy);
@@ -174,7 +186,6 @@ impl ScriptedFunction {
             addr,
             base_path: String::new(),
             exec_timeout: None,
-            delivery: self.caller.delivery,
             network: self.network.clone(),
         })
     }
@@ -205,6 +216,9 @@ impl ScriptedFunction {
         let request = format!("GET /function/echo{WARM_UP_PATH} HTTP/1.1\r\nhost: a\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         within(read_head(&mut stream)).await;
+        if self.network.delivery() == LoopbackDelivery::Sockmap {
+            assert!(self.network.redirected_messages() > 0);
+        }
         let stream = stream.into_std().unwrap();
         stream.set_nonblocking(false).unwrap();
         stream
