@@ -3,24 +3,22 @@
  * The gateway connects inside the function's network namespace. Both ends of a connection enter a map when it is
  * established. What one end sends is then put into the receive queue of the other.
  *
- * Such a queue has no window, so each direction has a limit; what exceeds it goes over TCP. The kernel reads redirected
- * bytes before TCP's. So bytes are redirected only while no earlier byte of their direction can wait in TCP:
- * - Requests: once one went over TCP, all later ones of the connection do. The server may still have to read it.
- * - Responses: bytes are redirected until the limit, and again from the next request on. The gateway sends a request in
- *   one message, after the whole response to the one before. After a request over TCP, the limit covers all later
- *   responses together.
+ * The kernel reads redirected bytes before TCP's, and counts only them (FIONREAD). So a server whose end is in the map
+ * gets no request over TCP: an end that comes after the first request does not enter it. The gateway handles both, and
+ * sends a request after it has read the whole response to the one before.
+ *
+ * Such a queue has no window. A response has a limit here, above which it goes over TCP. The gateway limits what it
+ * sends on a connection (crates/gateway/src/transport/loopback/connection.rs). When it closes its end, the kernel frees
+ * what the server has not read.
  */
 #include "lib/helpers.h"
 
-/* Largest request that is redirected. A message takes at least 16 pages (MAX_MSG_FRAGS - 1), so it is whole in one. */
-#define MAX_REQUEST_BYTES (16 * 1024)
-/* Bytes of requests that are redirected on one connection: what a server that reads nothing can hold.
- * crates/gateway/src/transport/loopback/connection.rs replaces the connection before. */
-#define MAX_CONNECTION_REQUEST_BYTES (4 * 1024 * 1024)
-/* Bytes of one response that are redirected: what waits at the gateway for a slow caller. */
+/* Bytes of one response that are redirected, with the overhead of its messages: what waits at the gateway for a slow
+ * caller. */
 #define MAX_RESPONSE_BYTES (64 * 1024)
-/* Connections of all functions. Above it, the kernel forgets the least recently used state; that connection goes on over
- * TCP. */
+/* Memory of a message beside its bytes (struct sk_msg, in kmalloc-1k). No cgroup counts it. */
+#define MESSAGE_OVERHEAD_BYTES 1024
+/* Connections of all functions. Further ones use TCP. */
 #define MAX_CONNECTIONS 32768
 /* Connections that are being established. */
 #define MAX_HANDSHAKES 1024
@@ -51,21 +49,22 @@ struct {
 	__type(value, __u32);
 } sockets SEC(".maps");
 
+/* What decides over a connection's bytes. Set once. */
+enum phase { HANDSHAKE, PAIRED, ON_TCP };
+
 /* State that the programs of both ends share. */
 struct connection_state {
-	/* Redirected bytes of all requests. */
-	__u32 request_bytes;
-	/* Redirected bytes of the current response. */
+	__u32 phase;
+	/* Redirected bytes of the current response, with overhead. */
 	__u32 response_bytes;
-	/* Set for ever by the first request over TCP. */
-	__u32 requests_over_tcp;
 	/* Set until the next request. */
 	__u32 response_over_tcp;
 };
 
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_CONNECTIONS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64);
 	__type(value, struct connection_state);
 } connections SEC(".maps");
@@ -96,28 +95,27 @@ INLINE __u32 remote_port(struct bpf_sock_ops *ops)
 	return __builtin_bswap32(ops->remote_port);
 }
 
-/* Adds the gateway's end. Only sockets that the node has marked are the gateway's. The kernel calls this before it sends
- * the ACK that establishes the server's end, so that end finds the handshake. */
-INLINE void add_gateway_end(struct bpf_sock_ops *ops, struct bpf_sock *sk)
+/* Adds the gateway's end. The kernel calls this before it sends the ACK that establishes the server's end, so that end
+ * finds the handshake. */
+INLINE void add_gateway_end(struct bpf_sock_ops *ops, __u64 connection_id)
 {
-	struct connection_end *end = bpf_sk_storage_get(&ends, sk, 0, 0), key = {};
+	struct connection_end key = {};
 	struct connection_state fresh = {};
 	struct handshake_key handshake = {};
 
-	/* An end of the other side connects only if its function has disconnected an accepted socket. It keeps its old
-	 * peer. */
-	if (!end || end->side != GATEWAY)
-		return;
-	key.connection_id = end->connection_id;
+	key.connection_id = connection_id;
 	key.side = GATEWAY;
 	handshake.netns = bpf_get_netns_cookie(ops);
 	handshake.client_port = ops->local_port;
 	handshake.server_port = remote_port(ops);
-	if (bpf_map_update_elem(&connections, &key.connection_id, &fresh, BPF_NOEXIST))
+	if (bpf_map_update_elem(&connections, &connection_id, &fresh, BPF_NOEXIST))
 		return;
-	if (bpf_sock_hash_update(ops, &sockets, &key, BPF_NOEXIST))
+	if (bpf_sock_hash_update(ops, &sockets, &key, BPF_NOEXIST)) {
+		bpf_map_delete_elem(&connections, &connection_id);
 		return;
-	bpf_map_update_elem(&handshakes, &handshake, &key.connection_id, BPF_ANY);
+	}
+	bpf_sock_ops_cb_flags_set(ops, BPF_SOCK_OPS_STATE_CB_FLAG);
+	bpf_map_update_elem(&handshakes, &handshake, &connection_id, BPF_ANY);
 }
 
 /* Adds the server's end of a connection that the gateway makes in the same namespace. */
@@ -125,6 +123,7 @@ INLINE void add_server_end(struct bpf_sock_ops *ops, struct bpf_sock *sk)
 {
 	struct handshake_key handshake = {};
 	struct connection_end key = {};
+	struct connection_state *state;
 	__u64 *connection_id;
 
 	handshake.netns = bpf_get_netns_cookie(ops);
@@ -136,22 +135,54 @@ INLINE void add_server_end(struct bpf_sock_ops *ops, struct bpf_sock *sk)
 	key.connection_id = *connection_id;
 	key.side = SERVER;
 	bpf_map_delete_elem(&handshakes, &handshake);
+	state = bpf_map_lookup_elem(&connections, &key.connection_id);
+	if (!state || state->phase != HANDSHAKE)
+		return;
 	if (!bpf_sk_storage_get(&ends, sk, &key, BPF_SK_STORAGE_GET_F_CREATE))
 		return;
-	if (!bpf_sock_hash_update(ops, &sockets, &key, BPF_NOEXIST))
+	if (bpf_sock_hash_update(ops, &sockets, &key, BPF_NOEXIST))
+		return;
+	/* The gateway's first request may have gone over TCP meanwhile. */
+	if (__sync_val_compare_and_swap(&state->phase, HANDSHAKE, PAIRED) == HANDSHAKE)
 		count(CONNECTIONS);
+	else
+		bpf_map_delete_elem(&sockets, &key);
 }
 
-SEC("sockops") int add_end(struct bpf_sock_ops *ops)
+/* Forgets a connection that the gateway ends. What its server has not read is freed, however long the function keeps
+ * the socket. */
+INLINE void forget_connection(__u64 connection_id)
+{
+	struct connection_end server = {};
+
+	server.connection_id = connection_id;
+	server.side = SERVER;
+	bpf_map_delete_elem(&sockets, &server);
+	bpf_map_delete_elem(&connections, &connection_id);
+}
+
+SEC("sockops") int follow_connection(struct bpf_sock_ops *ops)
 {
 	struct bpf_sock *sk = ops->sk;
+	struct connection_end *end;
 
 	if (!sk)
 		return 1;
-	if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
-		add_gateway_end(ops, sk);
-	else if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
+	if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) {
 		add_server_end(ops, sk);
+		return 1;
+	}
+	if (ops->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB && ops->op != BPF_SOCK_OPS_STATE_CB)
+		return 1;
+	/* Only sockets that the node has marked are the gateway's. A socket of the other side connects only if its
+	 * function has disconnected it. */
+	end = bpf_sk_storage_get(&ends, sk, 0, 0);
+	if (!end || end->side != GATEWAY)
+		return 1;
+	if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
+		add_gateway_end(ops, end->connection_id);
+	else if (ops->args[1] != BPF_TCP_CLOSE_WAIT) /* then only the server has ended its direction */
+		forget_connection(end->connection_id);
 	return 1;
 }
 
@@ -169,28 +200,23 @@ INLINE int redirect_to(struct sk_msg_md *msg, __u64 connection_id, __u32 side)
  * server sends what was not asked for, which harms its own response alone. */
 INLINE int redirect_request(struct sk_msg_md *msg, struct connection_state *state, __u64 id)
 {
-	/* A request over TCP may take several messages, and an early response may have begun. So no response begins anew
-	 * here any more. */
-	if (state->requests_over_tcp)
-		return 0;
 	state->response_bytes = 0;
 	state->response_over_tcp = 0;
-	if (msg->size <= MAX_REQUEST_BYTES && state->request_bytes + msg->size <= MAX_CONNECTION_REQUEST_BYTES &&
-	    redirect_to(msg, id, SERVER)) {
-		state->request_bytes += msg->size;
-		return 1;
-	}
-	state->requests_over_tcp = 1;
-	return 0;
+	/* Without the server's end at the first request, it stays out of the map. */
+	if (state->phase == HANDSHAKE)
+		__sync_val_compare_and_swap(&state->phase, HANDSHAKE, ON_TCP);
+	return state->phase == PAIRED && redirect_to(msg, id, SERVER);
 }
 
 INLINE int redirect_response(struct sk_msg_md *msg, struct connection_state *state, __u64 id)
 {
+	__u32 bytes = msg->size + MESSAGE_OVERHEAD_BYTES;
+
 	if (state->response_over_tcp)
 		return 0;
-	if (msg->size <= MAX_RESPONSE_BYTES && state->response_bytes + msg->size <= MAX_RESPONSE_BYTES &&
+	if (msg->size <= MAX_RESPONSE_BYTES && state->response_bytes + bytes <= MAX_RESPONSE_BYTES &&
 	    redirect_to(msg, id, GATEWAY)) {
-		state->response_bytes += msg->size;
+		state->response_bytes += bytes;
 		return 1;
 	}
 	state->response_over_tcp = 1;

@@ -179,7 +179,7 @@ async fn both_paths_give_the_same_responses() {
 #[tokio::test]
 async fn the_own_port_by_sockmap_gives_the_watchdogs_responses() {
     need_root!();
-    nearpath_testkit::need_support!(nearpath_kernel::bpf::check_loopback_support());
+    nearpath_testkit::need_support!(nearpath_kernel::bpf::LoopbackRedirect::check_support());
     let function = BothFunction::start_by_sockmap().await;
     assert_same_responses(&function).await;
     let total = async |name| function.server.metric_total(name).await;

@@ -191,10 +191,10 @@ fn sockmap_finding() -> CapabilityFinding {
 fn loopback_finding() -> CapabilityFinding {
     CapabilityFinding {
         name: "function calls by sockmap",
-        problem: error_text(&crate::bpf::check_loopback_support()),
+        problem: error_text(&crate::bpf::LoopbackRedirect::check_support()),
         optional: true,
         impact: "functions with `nearpath.io/loopback: sockmap` are called over TCP",
-        remedy: "run as root with CAP_BPF and CAP_NET_ADMIN, on Linux 5.15 or later with cgroup v2, with a nearpath that was built with clang",
+        remedy: "run as root with CAP_BPF and CAP_NET_ADMIN, on a kernel that counts redirected bytes (FIONREAD) with cgroup v2, with a nearpath that was built with clang",
     }
 }
 

@@ -45,7 +45,7 @@ impl Collector for LoopbackCollector {
             ),
             (
                 "nearpath_loopback_tcp_messages",
-                "Messages on the gateway's marked connections that went over TCP",
+                "Messages of registered ends that went over TCP",
                 over_tcp,
             ),
         ];

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nearpath_kernel::bpf::check_loopback_support;
+use nearpath_kernel::bpf::LoopbackRedirect;
 use nearpath_testkit::{need_support, within};
 use nearpath_types::policy::LoopbackDelivery;
 use nearpath_types::{FunctionPolicy, FunctionServer, RoutingSnapshot};
@@ -18,7 +18,7 @@ use scripted_function::*;
 macro_rules! test_all_callers {
     ($($test:ident,)*) => {$(
         mod $test {
-            use super::{Caller, LoopbackDelivery, check_loopback_support, need_support};
+            use super::{Caller, LoopbackDelivery, LoopbackRedirect, need_support};
 
             #[tokio::test]
             async fn on_a_new_connection() {
@@ -37,19 +37,19 @@ macro_rules! test_all_callers {
 
             #[tokio::test]
             async fn on_a_new_connection_by_sockmap() {
-                need_support!(check_loopback_support());
+                need_support!(LoopbackRedirect::check_support());
                 super::$test(Caller::NEW.with_delivery(LoopbackDelivery::Sockmap)).await;
             }
 
             #[tokio::test]
             async fn on_a_later_connection_by_sockmap() {
-                need_support!(check_loopback_support());
+                need_support!(LoopbackRedirect::check_support());
                 super::$test(Caller::LATER.with_delivery(LoopbackDelivery::Sockmap)).await;
             }
 
             #[tokio::test]
             async fn on_a_kept_connection_by_sockmap() {
-                need_support!(check_loopback_support());
+                need_support!(LoopbackRedirect::check_support());
                 super::$test(Caller::KEPT.with_delivery(LoopbackDelivery::Sockmap)).await;
             }
         }
@@ -60,7 +60,7 @@ macro_rules! test_all_callers {
 macro_rules! test_both_deliveries {
     ($($test:ident,)*) => {$(
         mod $test {
-            use super::{LoopbackDelivery, check_loopback_support, need_support};
+            use super::{LoopbackDelivery, LoopbackRedirect, need_support};
 
             #[tokio::test]
             async fn over_tcp() {
@@ -69,7 +69,7 @@ macro_rules! test_both_deliveries {
 
             #[tokio::test]
             async fn by_sockmap() {
-                need_support!(check_loopback_support());
+                need_support!(LoopbackRedirect::check_support());
                 super::$test(LoopbackDelivery::Sockmap).await;
             }
         }
@@ -78,6 +78,7 @@ macro_rules! test_both_deliveries {
 
 mod kept_connections;
 mod new_connections;
+mod nginx;
 mod scripted_function;
 mod sockmap;
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use aya::Ebpf;
 use aya::maps::{MapData, PerCpuArray, SkStorage, SockHash};
 use aya::programs::SkMsg;
+use rustix::net::{AddressFamily, SendFlags, SocketType};
 
 use super::object::{self, attach_sock_ops, bpf_error, load_object, sum_counter, take_map};
 use crate::cgroup::{NodeCgroups, own_unified_group};
@@ -43,7 +45,8 @@ pub struct LoopbackCounters {
     pub connections: u64,
     /// Messages that were put into the other end's receive queue.
     pub redirected: u64,
-    /// Messages that went over TCP: above a limit, or without the other end.
+    /// Messages of registered ends that went over TCP: above the limit of a response, or without the other
+    /// end.
     pub over_tcp: u64,
 }
 
@@ -61,18 +64,45 @@ impl LoopbackRedirect {
     /// Loads the programs, and attaches them to the groups of this process and of the node's instances.
     ///
     /// # Errors
-    /// Fails if this build has no BPF programs, without `CAP_BPF` and `CAP_NET_ADMIN`, without a unified
-    /// cgroup hierarchy, and before Linux 5.15.
+    /// As [`Self::check_support`].
     pub fn attach(cgroups: &NodeCgroups) -> io::Result<Self> {
+        Self::check_support()?;
         Self::attach_to(cgroups.unified_folder())
     }
 
     /// Attaches the programs for this process alone.
     ///
     /// # Errors
-    /// As [`Self::attach`].
+    /// As [`Self::check_support`], without the check of the kernel's count.
     pub fn attach_to_own_group() -> io::Result<Self> {
         Self::attach_to(None)
+    }
+
+    /// Checks that redirection works here, on a connection of this process to itself.
+    ///
+    /// # Errors
+    /// Fails if this build has no BPF programs, without `CAP_BPF` and `CAP_NET_ADMIN`, without a unified
+    /// cgroup hierarchy, and before Linux 5.15. Fails also with `Unsupported` if the kernel does not count
+    /// redirected bytes (FIONREAD): servers such as nginx then wait for bytes that have arrived.
+    pub fn check_support() -> io::Result<()> {
+        let redirect = Self::attach_to_own_group()?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let family = AddressFamily::INET;
+        let gateway = rustix::net::socket(family, SocketType::STREAM, None)?;
+        redirect.mark_socket(&gateway)?;
+        rustix::net::connect(&gateway, &listener.local_addr()?)?;
+        let (server, _) = listener.accept()?;
+        rustix::net::send(&gateway, b"request", SendFlags::NOSIGNAL)?;
+        if redirect.read_counters().redirected != 1 {
+            return Err(io::Error::other("the kernel has not redirected a message"));
+        }
+        match rustix::io::ioctl_fionread(&server)? {
+            7 => Ok(()),
+            other => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("the kernel counts {other} of 7 redirected bytes (FIONREAD): update it"),
+            )),
+        }
     }
 
     fn attach_to(instances: Option<&Path>) -> io::Result<Self> {
@@ -85,7 +115,7 @@ impl LoopbackRedirect {
         // Held until both programs are loaded, which refer to it.
         let sockets = take_map(&mut loaded, "sockets")?;
         attach_verdict(&mut loaded, &sockets)?;
-        attach_sock_ops(&mut loaded, "add_end", &groups)?;
+        attach_sock_ops(&mut loaded, "follow_connection", &groups)?;
         Ok(Self {
             ends: Mutex::new(take_map(&mut loaded, "ends")?),
             counters: take_map(&mut loaded, "counters")?,

@@ -47,14 +47,6 @@ pub fn check_sockmap_support() -> io::Result<()> {
     SockmapRouter::create().map(drop)
 }
 
-/// Checks the same for connections to functions' own servers, in the group of this process.
-///
-/// # Errors
-/// Names the missing facility and a remedy.
-pub fn check_loopback_support() -> io::Result<()> {
-    LoopbackRedirect::attach_to_own_group().map(drop)
-}
-
 /// Checks the same for forwarders, by attaching one to a device of a temporary namespace.
 ///
 /// # Errors

@@ -23,9 +23,11 @@ const READ_RESERVE_BYTES: usize = 4096;
 const MIN_TRUSTED_RESPONSES: u32 = 16;
 /// Idle time up to which the event loop's last look at such a connection is enough.
 const MAX_TRUSTED_IDLE_AGE: Duration = Duration::from_millis(1);
-/// Bytes of requests after which the next one may not be redirected by sockmap: its limit for a connection
-/// less that for a request (`MAX_CONNECTION_REQUEST_BYTES`, `MAX_REQUEST_BYTES` in `bpf/sock_loopback.c`).
-const MAX_REDIRECTED_BYTES: u64 = (4 << 20) - (16 << 10);
+/// Bytes of requests, with their overhead, after which a connection is replaced if sockmap redirects its
+/// bytes: what a server that reads nothing can hold. TCP's window does not bound it.
+const MAX_REDIRECTED_BYTES: u64 = 512 * 1024;
+/// Memory of a redirected message beside its bytes (`MESSAGE_OVERHEAD_BYTES` in `bpf/sock_loopback.c`).
+const MESSAGE_OVERHEAD_BYTES: u64 = 1024;
 /// Read buffer for a body that streams.
 const STREAM_RESERVE_BYTES: usize = 32 * 1024;
 
@@ -37,7 +39,7 @@ pub(crate) struct LoopbackConnection {
     opened_at: Instant,
     /// Responses so far.
     responses: u32,
-    /// Bytes of requests so far.
+    /// Bytes of requests so far, with their overhead.
     request_bytes: u64,
     delivery: LoopbackDelivery,
 }
@@ -100,14 +102,14 @@ impl LoopbackConnection {
         self.responses = self.responses.saturating_add(1);
     }
 
-    /// Notes that a request was sent.
+    /// Notes that a request is sent.
     pub(super) fn note_request(&mut self, bytes: usize) {
-        self.request_bytes += bytes as u64;
+        self.request_bytes += bytes as u64 + MESSAGE_OVERHEAD_BYTES;
     }
 
-    /// Returns whether it can carry more requests as it did before.
-    pub(super) fn may_redirect_more(&self) -> bool {
-        self.delivery == LoopbackDelivery::Tcp || self.request_bytes <= MAX_REDIRECTED_BYTES
+    /// Returns whether it may carry more requests.
+    pub(super) fn may_carry_more(&self) -> bool {
+        self.delivery == LoopbackDelivery::Tcp || self.request_bytes < MAX_REDIRECTED_BYTES
     }
 
     /// Returns whether more may have arrived although a read got less than its buffer takes. Sockmap has a

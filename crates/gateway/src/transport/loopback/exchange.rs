@@ -162,6 +162,11 @@ impl Exchange {
             self.write_error = written.err();
             self.written = self.head_bytes.len() + self.body.len();
         }
+        // Sockmap refuses a message without the end of the connection, unlike TCP: no response would come.
+        let is_refused = |error: &mut io::Error| error.kind() == io::ErrorKind::OutOfMemory;
+        if let Some(error) = self.write_error.take_if(is_refused) {
+            return Err(ResponseHeadError::from(error).into());
+        }
         let mut arrived = self.check_arrived()?;
         while arrived == Arrived::PartOfHead {
             let read = self.connection.read_more().await;

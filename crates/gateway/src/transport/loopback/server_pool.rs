@@ -144,7 +144,7 @@ impl ServerPool {
             && !state.is_closed
             && state.idle.len() < MAX_IDLE_CONNECTIONS
             && connection.age_at(since) < age_limit
-            && connection.may_redirect_more();
+            && connection.may_carry_more();
         if is_kept {
             state.idle.push(IdleConnection { connection, since });
         }

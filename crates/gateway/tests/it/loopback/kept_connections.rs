@@ -8,8 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{
-    Caller, LoopbackDelivery, REQUEST, ScriptedFunction, WHOLE, check_loopback_support,
-    inline_calls, need_support, publish, read_request, read_response,
+    Caller, LoopbackDelivery, LoopbackRedirect, REQUEST, ScriptedFunction, WHOLE, inline_calls,
+    need_support, publish, read_request, read_response,
 };
 use crate::fixture::millis;
 

@@ -7,8 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{
-    Caller, LoopbackDelivery, REQUEST, ScriptedFunction, WHOLE, check_loopback_support,
-    inline_calls, need_support, read_response,
+    Caller, LoopbackDelivery, LoopbackRedirect, REQUEST, ScriptedFunction, WHOLE, inline_calls,
+    need_support, read_response,
 };
 use crate::fixture::{TestGateway, millis};
 
