@@ -520,6 +520,26 @@ fn annotated(
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_machine_without_sockmap_is_reported_and_its_instances_use_tcp() {
+    let fixture = new_fixture().await;
+    fixture.machine.script("", Script::OwnServer);
+    let by_sockmap = ("nearpath.io/loopback", "sockmap");
+    fixture
+        .node
+        .apply_desired(annotated(&fixture, 1, 1, &[by_sockmap]));
+    fixture.until_ready(1).await;
+    let mut observed = fixture.node.watch_observed();
+    let has_remark = |now: &FunctionMap<ObservedFunction>| {
+        let last = now.first().and_then(|first| first.last_failure.clone());
+        last.is_some_and(|last| {
+            last.contains("`nearpath.io/loopback: sockmap` is unavailable")
+                && last.contains("run `nearpath doctor` and deploy again: this machine has no BPF")
+        })
+    };
+    observed.wait_for(has_remark).await.unwrap();
+}
+
 const LONG_CALLS: (&str, &str) = ("nearpath.io/total-timeout", "5m");
 const INVALID_SETTING: (&str, &str) = ("nearpath.io/queue-timeout", "soon");
 

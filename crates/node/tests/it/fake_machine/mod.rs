@@ -27,6 +27,8 @@ use tokio::time::Instant;
 pub enum Script {
     /// Becomes ready, and ends when asked to.
     Serve,
+    /// Becomes ready, and tells of a server of its own.
+    OwnServer,
     /// Becomes ready, and ignores SIGTERM.
     Stubborn,
     /// Becomes ready, and survives the kill of a process for lack of memory, reported twice; a
@@ -156,6 +158,9 @@ impl InstanceMachine for FakeMachine {
         match script {
             Script::Serve | Script::Stubborn => {
                 note_writer.write_all(b"phase watchdog 1000\nready\n")?
+            }
+            Script::OwnServer => {
+                note_writer.write_all(b"server 127.0.0.1:5000 0 \nphase watchdog 1000\nready\n")?
             }
             Script::OomKill => note_writer.write_all(
                 b"phase watchdog 1000\nready\noom_kill\noom_kill\nremark it is a server\n",
