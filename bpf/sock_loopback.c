@@ -54,11 +54,14 @@ enum phase { HANDSHAKE, PAIRED, ON_TCP };
 
 /* State that the programs of both ends share. */
 struct connection_state {
+	/* Tells whether the memory is still this connection's: the kernel uses it again after a deletion. */
+	__u64 connection_id;
 	__u32 phase;
 	/* Redirected bytes of the current response, with overhead. */
 	__u32 response_bytes;
 	/* Set until the next request. */
 	__u32 response_over_tcp;
+	__u32 padding;
 };
 
 struct {
@@ -105,6 +108,7 @@ INLINE void add_gateway_end(struct bpf_sock_ops *ops, __u64 connection_id)
 
 	key.connection_id = connection_id;
 	key.side = GATEWAY;
+	fresh.connection_id = connection_id;
 	handshake.netns = bpf_get_netns_cookie(ops);
 	handshake.client_port = ops->local_port;
 	handshake.server_port = remote_port(ops);
@@ -142,8 +146,10 @@ INLINE void add_server_end(struct bpf_sock_ops *ops, struct bpf_sock *sk)
 		return;
 	if (bpf_sock_hash_update(ops, &sockets, &key, BPF_NOEXIST))
 		return;
-	/* The gateway's first request may have gone over TCP meanwhile. */
-	if (__sync_val_compare_and_swap(&state->phase, HANDSHAKE, PAIRED) == HANDSHAKE)
+	/* Meanwhile, the gateway's first request may have gone over TCP, or the gateway may have closed its end. */
+	if (state->connection_id == key.connection_id &&
+	    __sync_val_compare_and_swap(&state->phase, HANDSHAKE, PAIRED) == HANDSHAKE &&
+	    bpf_map_lookup_elem(&connections, &key.connection_id))
 		count(CONNECTIONS);
 	else
 		bpf_map_delete_elem(&sockets, &key);
@@ -157,8 +163,9 @@ INLINE void forget_connection(__u64 connection_id)
 
 	server.connection_id = connection_id;
 	server.side = SERVER;
-	bpf_map_delete_elem(&sockets, &server);
+	/* In this order: a server's end that is being added looks for the state last. */
 	bpf_map_delete_elem(&connections, &connection_id);
+	bpf_map_delete_elem(&sockets, &server);
 }
 
 SEC("sockops") int follow_connection(struct bpf_sock_ops *ops)
@@ -205,7 +212,13 @@ INLINE int redirect_request(struct sk_msg_md *msg, struct connection_state *stat
 	/* Without the server's end at the first request, it stays out of the map. */
 	if (state->phase == HANDSHAKE)
 		__sync_val_compare_and_swap(&state->phase, HANDSHAKE, ON_TCP);
-	return state->phase == PAIRED && redirect_to(msg, id, SERVER);
+	if (state->phase != PAIRED)
+		return 0;
+	if (redirect_to(msg, id, SERVER))
+		return 1;
+	/* The exchange is a barrier: a processor may have read the map before the phase. */
+	__sync_val_compare_and_swap(&state->phase, PAIRED, PAIRED);
+	return redirect_to(msg, id, SERVER);
 }
 
 INLINE int redirect_response(struct sk_msg_md *msg, struct connection_state *state, __u64 id)

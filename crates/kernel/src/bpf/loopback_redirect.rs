@@ -3,20 +3,24 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
-use std::os::fd::{AsFd, AsRawFd};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use aya::Ebpf;
 use aya::maps::{MapData, PerCpuArray, SkStorage, SockHash};
 use aya::programs::SkMsg;
-use rustix::net::{AddressFamily, SendFlags, SocketType};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SendFlags, SocketType, connect, send, socket};
 
 use super::object::{self, attach_sock_ops, bpf_error, load_object, sum_counter, take_map};
 use crate::cgroup::{NodeCgroups, own_unified_group};
 
+/// Time limit of each step of the check: its connection does not leave the machine.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 /// The gateway's side in [`ConnectionEnd`].
 const GATEWAY: u32 = 0;
 
@@ -86,13 +90,11 @@ impl LoopbackRedirect {
     /// redirected bytes (FIONREAD): servers such as nginx then wait for bytes that have arrived.
     pub fn check_support() -> io::Result<()> {
         let redirect = Self::attach_to_own_group()?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let family = AddressFamily::INET;
-        let gateway = rustix::net::socket(family, SocketType::STREAM, None)?;
-        redirect.mark_socket(&gateway)?;
-        rustix::net::connect(&gateway, &listener.local_addr()?)?;
-        let (server, _) = listener.accept()?;
-        rustix::net::send(&gateway, b"request", SendFlags::NOSIGNAL)?;
+        let (gateway, server) = redirect.connect_to_itself().map_err(|error| {
+            let text = format!("no connection over the loopback device: {error}");
+            io::Error::new(error.kind(), text)
+        })?;
+        send(&gateway, b"request", SendFlags::NOSIGNAL)?;
         if redirect.read_counters().redirected != 1 {
             return Err(io::Error::other("the kernel has not redirected a message"));
         }
@@ -138,6 +140,19 @@ impl LoopbackRedirect {
         let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         let marked = ends.insert(&socket.as_fd().as_raw_fd(), end, 0);
         marked.map_err(|error| bpf_error(&error))
+    }
+
+    /// Connects a marked socket to this process. A packet filter may drop the packets.
+    fn connect_to_itself(&self) -> io::Result<(OwnedFd, TcpStream)> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let gateway = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        // connect() takes the limit of sends, accept() that of receives (socket(7)).
+        set_socket_timeout(&gateway, Timeout::Send, Some(CHECK_TIMEOUT))?;
+        set_socket_timeout(&listener, Timeout::Recv, Some(CHECK_TIMEOUT))?;
+        self.mark_socket(&gateway)?;
+        connect(&gateway, &listener.local_addr()?)?;
+        let (server, _) = listener.accept()?;
+        Ok((gateway, server))
     }
 
     /// Returns the outcomes so far.

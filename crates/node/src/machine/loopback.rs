@@ -2,34 +2,52 @@
 
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use nearpath_kernel::bpf::{LoopbackCounters, LoopbackRedirect};
 use nearpath_kernel::cgroup::NodeCgroups;
+
+/// Time for which a failure counts for later functions. A try may take some seconds.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Redirection that is attached at most once.
 #[derive(Default)]
 pub(super) struct LazyRedirect {
     attached: OnceLock<Arc<LoopbackRedirect>>,
-    /// Held while attaching.
-    attaching: Mutex<()>,
+    /// The last failure; locked while attaching.
+    failure: Mutex<Option<AttachFailure>>,
+}
+
+struct AttachFailure {
+    at: Instant,
+    kind: io::ErrorKind,
+    text: String,
 }
 
 impl LazyRedirect {
-    /// Returns the redirection, and attaches it if it is not. A failure is tried again at each call: the
-    /// administrator may have mended its cause.
+    /// Returns the redirection, and attaches it if it is not. A failure is tried again after some seconds:
+    /// the administrator may have mended its cause.
     ///
     /// # Errors
     /// As [`LoopbackRedirect::attach`].
     pub(super) fn attach(&self, cgroups: &NodeCgroups) -> io::Result<Arc<LoopbackRedirect>> {
-        let _attaching = self
-            .attaching
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(attached) = self.attached.get() {
             return Ok(attached.clone());
         }
-        let redirect = Arc::new(LoopbackRedirect::attach(cgroups)?);
-        Ok(self.attached.get_or_init(|| redirect).clone())
+        if let Some(last) = failure.as_ref()
+            && last.at.elapsed() < RETRY_INTERVAL
+        {
+            return Err(io::Error::new(last.kind, last.text.clone()));
+        }
+        let attached = LoopbackRedirect::attach(cgroups).inspect_err(|error| {
+            *failure = Some(AttachFailure {
+                at: Instant::now(),
+                kind: error.kind(),
+                text: error.to_string(),
+            });
+        })?;
+        Ok(self.attached.get_or_init(|| Arc::new(attached)).clone())
     }
 
     /// Returns the outcomes so far. Does not wait for an attachment.

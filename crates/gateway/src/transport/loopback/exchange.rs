@@ -162,12 +162,17 @@ impl Exchange {
             self.write_error = written.err();
             self.written = self.head_bytes.len() + self.body.len();
         }
-        // Sockmap refuses a message without the end of the connection, unlike TCP: no response would come.
-        let is_refused = |error: &mut io::Error| error.kind() == io::ErrorKind::OutOfMemory;
-        if let Some(error) = self.write_error.take_if(is_refused) {
-            return Err(ResponseHeadError::from(error).into());
-        }
         let mut arrived = self.check_arrived()?;
+        // Sockmap refuses a message without the end of the connection, unlike TCP: only an early response is
+        // there, or none comes.
+        if arrived == Arrived::PartOfHead && self.is_refused() {
+            arrived = self.try_read()?;
+            if arrived == Arrived::PartOfHead
+                && let Some(error) = self.write_error.take()
+            {
+                return Err(ResponseHeadError::from(error).into());
+            }
+        }
         while arrived == Arrived::PartOfHead {
             let read = self.connection.read_more().await;
             self.check_read(read)?;
@@ -177,6 +182,12 @@ impl Exchange {
             self.await_body().await;
         }
         self.into_response()
+    }
+
+    /// Returns whether the kernel has refused a part of the request for lack of memory.
+    fn is_refused(&self) -> bool {
+        let error = self.write_error.as_ref();
+        error.is_some_and(|error| error.kind() == io::ErrorKind::OutOfMemory)
     }
 
     /// Waits a moment for a body that follows its head: the head of a slow one must not wait for it.
