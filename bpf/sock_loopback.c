@@ -4,8 +4,8 @@
  * established. What one end sends is then put into the receive queue of the other.
  *
  * The kernel reads redirected bytes before TCP's, and counts only them (FIONREAD). So a server whose end is in the map
- * gets no request over TCP: an end that comes after the first request does not enter it. The gateway handles both, and
- * sends a request after it has read the whole response to the one before.
+ * gets no request over TCP. An end that comes after the first request does not enter the map. The gateway handles both,
+ * and sends a request after it has read the whole response to the one before.
  *
  * Such a queue has no window. A response has a limit here, above which it goes over TCP. The gateway limits what it
  * sends on a connection (crates/gateway/src/transport/loopback/connection.rs). When it closes its end, the kernel frees
@@ -49,19 +49,18 @@ struct {
 	__type(value, __u32);
 } sockets SEC(".maps");
 
-/* What decides over a connection's bytes. Set once. */
+/* Decides whether a connection's bytes are redirected. Leaves HANDSHAKE once. */
 enum phase { HANDSHAKE, PAIRED, ON_TCP };
 
 /* State that the programs of both ends share. */
 struct connection_state {
-	/* Tells whether the memory is still this connection's: the kernel uses it again after a deletion. */
-	__u64 connection_id;
-	__u32 phase;
+	/* The connection's id and phase, see phase_word. In one word: the kernel uses the memory for another connection
+	 * after a deletion, and a late exchange must not change that one. */
+	__u64 phase_word;
 	/* Redirected bytes of the current response, with overhead. */
 	__u32 response_bytes;
 	/* Set until the next request. */
 	__u32 response_over_tcp;
-	__u32 padding;
 };
 
 struct {
@@ -92,6 +91,19 @@ struct {
 enum counter { CONNECTIONS, REDIRECTED, OVER_TCP, COUNTER_COUNT };
 #include "lib/counters.h"
 
+INLINE __u64 phase_word(__u64 connection_id, __u64 phase)
+{
+	return connection_id << 2 | phase;
+}
+
+/* Leaves HANDSHAKE for this phase. Returns whether the connection was in HANDSHAKE. */
+INLINE int leave_handshake(struct connection_state *state, __u64 connection_id, enum phase phase)
+{
+	__u64 handshake = phase_word(connection_id, HANDSHAKE);
+
+	return __sync_val_compare_and_swap(&state->phase_word, handshake, phase_word(connection_id, phase)) == handshake;
+}
+
 /* sock_ops has the remote port in network byte order, in its upper half. */
 INLINE __u32 remote_port(struct bpf_sock_ops *ops)
 {
@@ -108,7 +120,7 @@ INLINE void add_gateway_end(struct bpf_sock_ops *ops, __u64 connection_id)
 
 	key.connection_id = connection_id;
 	key.side = GATEWAY;
-	fresh.connection_id = connection_id;
+	fresh.phase_word = phase_word(connection_id, HANDSHAKE);
 	handshake.netns = bpf_get_netns_cookie(ops);
 	handshake.client_port = ops->local_port;
 	handshake.server_port = remote_port(ops);
@@ -140,15 +152,14 @@ INLINE void add_server_end(struct bpf_sock_ops *ops, struct bpf_sock *sk)
 	key.side = SERVER;
 	bpf_map_delete_elem(&handshakes, &handshake);
 	state = bpf_map_lookup_elem(&connections, &key.connection_id);
-	if (!state || state->phase != HANDSHAKE)
+	if (!state || state->phase_word != phase_word(key.connection_id, HANDSHAKE))
 		return;
 	if (!bpf_sk_storage_get(&ends, sk, &key, BPF_SK_STORAGE_GET_F_CREATE))
 		return;
 	if (bpf_sock_hash_update(ops, &sockets, &key, BPF_NOEXIST))
 		return;
 	/* Meanwhile, the gateway's first request may have gone over TCP, or the gateway may have closed its end. */
-	if (state->connection_id == key.connection_id &&
-	    __sync_val_compare_and_swap(&state->phase, HANDSHAKE, PAIRED) == HANDSHAKE &&
+	if (leave_handshake(state, key.connection_id, PAIRED) &&
 	    bpf_map_lookup_elem(&connections, &key.connection_id))
 		count(CONNECTIONS);
 	else
@@ -193,7 +204,7 @@ SEC("sockops") int follow_connection(struct bpf_sock_ops *ops)
 	return 1;
 }
 
-/* Returns whether the message goes to this end. It does not if that end is in no map. */
+/* Returns whether the message goes to this end. Returns 0 if the map does not have it. */
 INLINE int redirect_to(struct sk_msg_md *msg, __u64 connection_id, __u32 side)
 {
 	struct connection_end receiver = {};
@@ -204,20 +215,22 @@ INLINE int redirect_to(struct sk_msg_md *msg, __u64 connection_id, __u32 side)
 }
 
 /* The counts need no atomic operation: the kernel locks a socket while it sends. Both ends change them at once only if a
- * server sends what was not asked for, which harms its own response alone. */
+ * server sends unasked. That harms its own response alone. */
 INLINE int redirect_request(struct sk_msg_md *msg, struct connection_state *state, __u64 id)
 {
+	__u64 paired = phase_word(id, PAIRED);
+
 	state->response_bytes = 0;
 	state->response_over_tcp = 0;
 	/* Without the server's end at the first request, it stays out of the map. */
-	if (state->phase == HANDSHAKE)
-		__sync_val_compare_and_swap(&state->phase, HANDSHAKE, ON_TCP);
-	if (state->phase != PAIRED)
+	if (state->phase_word == phase_word(id, HANDSHAKE))
+		leave_handshake(state, id, ON_TCP);
+	if (state->phase_word != paired)
 		return 0;
 	if (redirect_to(msg, id, SERVER))
 		return 1;
 	/* The exchange is a barrier: a processor may have read the map before the phase. */
-	__sync_val_compare_and_swap(&state->phase, PAIRED, PAIRED);
+	__sync_val_compare_and_swap(&state->phase_word, paired, paired);
 	return redirect_to(msg, id, SERVER);
 }
 

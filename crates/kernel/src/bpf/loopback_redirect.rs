@@ -13,8 +13,9 @@ use std::time::Duration;
 use aya::Ebpf;
 use aya::maps::{MapData, PerCpuArray, SkStorage, SockHash};
 use aya::programs::SkMsg;
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SendFlags, SocketType, connect, send, socket};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, connect, send, socket_with};
 
 use super::object::{self, attach_sock_ops, bpf_error, load_object, sum_counter, take_map};
 use crate::cgroup::{NodeCgroups, own_unified_group};
@@ -85,15 +86,15 @@ impl LoopbackRedirect {
     /// Checks that redirection works here, on a connection of this process to itself.
     ///
     /// # Errors
-    /// Fails if this build has no BPF programs, without `CAP_BPF` and `CAP_NET_ADMIN`, without a unified
-    /// cgroup hierarchy, and before Linux 5.15. Fails also with `Unsupported` if the kernel does not count
-    /// redirected bytes (FIONREAD): servers such as nginx then wait for bytes that have arrived.
+    /// Fails if this build has no BPF programs, without `CAP_BPF` and `CAP_NET_ADMIN`, and without a unified
+    /// cgroup hierarchy. Fails also with `Unsupported` if the kernel does not count redirected bytes
+    /// (FIONREAD): servers such as nginx then wait for bytes that have arrived.
     pub fn check_support() -> io::Result<()> {
         let redirect = Self::attach_to_own_group()?;
-        let (gateway, server) = redirect.connect_to_itself().map_err(|error| {
-            let text = format!("no connection over the loopback device: {error}");
-            io::Error::new(error.kind(), text)
-        })?;
+        let flags = SocketFlags::CLOEXEC;
+        let gateway = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+        redirect.mark_socket(&gateway)?;
+        let server = connect_to_itself(&gateway).map_err(|error| connect_error(&error))?;
         send(&gateway, b"request", SendFlags::NOSIGNAL)?;
         if redirect.read_counters().redirected != 1 {
             return Err(io::Error::other("the kernel has not redirected a message"));
@@ -142,19 +143,6 @@ impl LoopbackRedirect {
         marked.map_err(|error| bpf_error(&error))
     }
 
-    /// Connects a marked socket to this process. A packet filter may drop the packets.
-    fn connect_to_itself(&self) -> io::Result<(OwnedFd, TcpStream)> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let gateway = socket(AddressFamily::INET, SocketType::STREAM, None)?;
-        // connect() takes the limit of sends, accept() that of receives (socket(7)).
-        set_socket_timeout(&gateway, Timeout::Send, Some(CHECK_TIMEOUT))?;
-        set_socket_timeout(&listener, Timeout::Recv, Some(CHECK_TIMEOUT))?;
-        self.mark_socket(&gateway)?;
-        connect(&gateway, &listener.local_addr()?)?;
-        let (server, _) = listener.accept()?;
-        Ok((gateway, server))
-    }
-
     /// Returns the outcomes so far.
     pub fn read_counters(&self) -> LoopbackCounters {
         LoopbackCounters {
@@ -168,6 +156,28 @@ impl LoopbackRedirect {
 impl fmt::Debug for LoopbackRedirect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LoopbackRedirect").finish_non_exhaustive()
+    }
+}
+
+/// Connects a socket to this process. Returns the other end.
+fn connect_to_itself(gateway: &OwnedFd) -> io::Result<TcpStream> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    // connect() takes the limit of sends, accept() that of receives (socket(7)).
+    set_socket_timeout(gateway, Timeout::Send, Some(CHECK_TIMEOUT))?;
+    set_socket_timeout(&listener, Timeout::Recv, Some(CHECK_TIMEOUT))?;
+    connect(gateway, &listener.local_addr()?)?;
+    Ok(listener.accept()?.0)
+}
+
+/// Explains why there is no connection over the loopback device.
+fn connect_error(error: &io::Error) -> io::Error {
+    let text = "no connection over the loopback device";
+    match Errno::from_io_error(error) {
+        Some(Errno::INPROGRESS | Errno::AGAIN) => {
+            let text = format!("{text} within {CHECK_TIMEOUT:?}: check the packet filter");
+            io::Error::new(io::ErrorKind::TimedOut, text)
+        }
+        _ => io::Error::new(error.kind(), format!("{text}: {error}")),
     }
 }
 

@@ -386,7 +386,7 @@ impl NodeAgent {
         redirect
             .inspect_err(|error| {
                 let text = format!(
-                    "`{LOOPBACK}: sockmap` is unavailable, so this instance uses TCP; run `nearpath doctor` and deploy again: {error}"
+                    "`{LOOPBACK}: sockmap` is unavailable, so this instance uses TCP; run `nearpath doctor`, then deploy again after 10 s: {error}"
                 );
                 self.handle_remark(id, &text);
             })

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nearpath_kernel::bpf::{LoopbackCounters, LoopbackRedirect};
 use nearpath_kernel::cgroup::NodeCgroups;
 
-/// Time for which a failure counts for later functions. A try may take some seconds.
+/// Time for which a failure counts for later functions. A try takes up to 2 s.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Redirection that is attached at most once.
@@ -25,8 +25,8 @@ struct AttachFailure {
 }
 
 impl LazyRedirect {
-    /// Returns the redirection, and attaches it if it is not. A failure is tried again after some seconds:
-    /// the administrator may have mended its cause.
+    /// Returns the redirection. Attaches it at the first call. A failure is tried again after
+    /// [`RETRY_INTERVAL`]: the administrator may have fixed the cause.
     ///
     /// # Errors
     /// As [`LoopbackRedirect::attach`].

@@ -228,8 +228,8 @@ pub trait InstanceMachine: Send + Sync + 'static {
     /// Returns whether instances get a network of their own, hence an eIP.
     fn has_network(&self) -> bool;
 
-    /// Returns the redirection of bytes to functions' own servers, and attaches it if it is not. Blocks while
-    /// attaching, for some milliseconds.
+    /// Returns the redirection of bytes to functions' own servers. Attaches it at the first use, and blocks
+    /// for up to 2 s then.
     ///
     /// # Errors
     /// Names the missing facility of this machine or build.

@@ -534,7 +534,9 @@ async fn a_machine_without_sockmap_is_reported_and_its_instances_use_tcp() {
         let last = now.first().and_then(|first| first.last_failure.clone());
         last.is_some_and(|last| {
             last.contains("`nearpath.io/loopback: sockmap` is unavailable")
-                && last.contains("run `nearpath doctor` and deploy again: this machine has no BPF")
+                && last.contains(
+                    "run `nearpath doctor`, then deploy again after 10 s: this machine has no BPF",
+                )
         })
     };
     observed.wait_for(has_remark).await.unwrap();

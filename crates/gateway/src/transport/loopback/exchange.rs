@@ -163,8 +163,8 @@ impl Exchange {
             self.written = self.head_bytes.len() + self.body.len();
         }
         let mut arrived = self.check_arrived()?;
-        // Sockmap refuses a message without the end of the connection, unlike TCP: only an early response is
-        // there, or none comes.
+        // Unlike TCP, sockmap keeps the connection open after it refuses a message. A response that has not
+        // come never will.
         if arrived == Arrived::PartOfHead && self.is_refused() {
             arrived = self.try_read()?;
             if arrived == Arrived::PartOfHead
