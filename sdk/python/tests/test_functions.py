@@ -109,14 +109,9 @@ class NearpathFunctionTests(DeadlineCase):
         self.up.wait_until(lambda: text in self.up.logs(name), f"{text!r} in its log: {self.up.logs(name)}")
 
     def running(self, do, worker, place=None):
-        """Starts a worker and waits for its first log line, which earlier workers have written, too."""
-
-        def count():
-            return self.up.logs("workers").count(f"about to {do}")
-
-        earlier = count()
+        """Starts a worker of this name, which no other has, and waits for its first log line."""
         started = (place or self.place()).start(worker, orders(do, worker=worker))
-        self.up.wait_until(lambda: count() > earlier, f"{worker} is about to {do}")
+        self.wait_logged(f"{worker} is about to {do}")
         return started
 
     def test_a_successful_worker_has_an_empty_end(self):

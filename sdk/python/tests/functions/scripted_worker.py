@@ -7,8 +7,9 @@ import signal
 import sys
 import tempfile
 
-arguments = json.load(sys.stdin)["code"]["arguments"]
-print("about to", arguments["action"], file=sys.stderr, flush=True)
+orders = json.load(sys.stdin)
+arguments = orders["code"]["arguments"]
+print(orders["worker"], "is about to", arguments["action"], file=sys.stderr, flush=True)
 if arguments["action"] == "wait":
     signal.pause()
 if arguments["action"] == "leave":  # a child that would outlive the worker
