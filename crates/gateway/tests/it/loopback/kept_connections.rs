@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{
     Caller, LoopbackDelivery, LoopbackRedirect, REQUEST, ScriptedFunction, WHOLE, inline_calls,
-    need_support, publish, read_request, read_response,
+    need_support, read_request, read_response,
 };
 use crate::fixture::millis;
 
@@ -46,14 +46,7 @@ async fn the_event_loop_answers_on_kept_connections(delivery: LoopbackDelivery) 
 /// Publishes a server that a test plays itself.
 async fn publish_played_server(function: &ScriptedFunction) -> TcpListener {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let server = function.listen_at(listener.local_addr().unwrap());
-    let watchdog = (Ipv4Addr::LOCALHOST, 1).into();
-    publish(
-        &function.fixture,
-        watchdog,
-        &server,
-        FunctionPolicy::default(),
-    );
+    function.publish_server_at(listener.local_addr().unwrap());
     listener
 }
 

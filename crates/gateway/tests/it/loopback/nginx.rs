@@ -65,14 +65,7 @@ impl Drop for Nginx {
 /// Publishes nginx as the own server of the function; returns a caller's connection.
 async fn connect_to(nginx: &Nginx, function: &ScriptedFunction) -> TcpStream {
     nginx.wait_ready().await;
-    let server = function.listen_at(nginx.addr);
-    let watchdog = (Ipv4Addr::LOCALHOST, 1).into();
-    publish(
-        &function.fixture,
-        watchdog,
-        &server,
-        FunctionPolicy::default(),
-    );
+    function.publish_server_at(nginx.addr);
     TcpStream::connect(function.fixture.public).await.unwrap()
 }
 
@@ -81,6 +74,12 @@ async fn status_of(caller: &mut TcpStream, request: &str, body_bytes: usize) -> 
     caller.write_all(request.as_bytes()).await.unwrap();
     let (head, _) = read_response(caller, body_bytes).await;
     head.lines().next().unwrap().to_owned()
+}
+
+/// Returns a request with a head longer than nginx reads at once.
+fn request_with_long_head() -> String {
+    let cookie = "c".repeat(3_000);
+    format!("GET /function/echo HTTP/1.1\r\nhost: a\r\ncookie: {cookie}\r\n\r\n")
 }
 
 macro_rules! start_nginx {
@@ -102,9 +101,8 @@ async fn long_heads_reach_nginx(delivery: LoopbackDelivery) {
     let nginx = start_nginx!("");
     let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
     let mut caller = connect_to(&nginx, &function).await;
-    // More than nginx reads at once, and in all more than sockmap redirects on one connection.
-    let cookie = "c".repeat(3_000);
-    let request = format!("GET /function/echo HTTP/1.1\r\nhost: a\r\ncookie: {cookie}\r\n\r\n");
+    // In all more than sockmap redirects on one connection.
+    let request = request_with_long_head();
     for number in 0..400 {
         let status = status_of(&mut caller, &request, 2).await;
         assert_eq!(status, "HTTP/1.1 200 OK", "{number}");
@@ -136,8 +134,7 @@ async fn a_deferred_listener_is_served(delivery: LoopbackDelivery) {
     let nginx = start_nginx!("deferred");
     let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
     let mut caller = connect_to(&nginx, &function).await;
-    let cookie = "c".repeat(3_000);
-    let request = format!("GET /function/echo HTTP/1.1\r\nhost: a\r\ncookie: {cookie}\r\n\r\n");
+    let request = request_with_long_head();
     for number in 0..50 {
         let status = status_of(&mut caller, &request, 2).await;
         assert_eq!(status, "HTTP/1.1 200 OK", "{number}");

@@ -190,6 +190,13 @@ impl ScriptedFunction {
         })
     }
 
+    /// Publishes a server at another address as the function's own. Its watchdog does not answer.
+    pub(super) fn publish_server_at(&self, addr: SocketAddr) {
+        let watchdog = (Ipv4Addr::LOCALHOST, 1).into();
+        let policy = FunctionPolicy::default();
+        publish(&self.fixture, watchdog, &self.listen_at(addr), policy);
+    }
+
     /// Opens a connection for a request.
     pub(super) async fn connect(&self) -> TcpStream {
         self.connect_and_write("").await
