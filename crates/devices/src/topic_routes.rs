@@ -153,6 +153,8 @@ mod tests {
                 .into(),
                 replicas: 1,
                 instances: Vec::new(),
+                runs_here: true,
+                remotes: Vec::new(),
                 start_failure: None,
             }
         });

@@ -65,6 +65,8 @@ pub fn build_snapshot(
         policy: policy.clone(),
         replicas: u32::try_from(instances.len()).unwrap_or(u32::MAX),
         instances,
+        runs_here: true,
+        remotes: Vec::new(),
         start_failure: None,
     };
     RoutingSnapshot {

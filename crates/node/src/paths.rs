@@ -335,6 +335,8 @@ mod tests {
             policy: Arc::new(policy),
             replicas,
             instances,
+            runs_here: true,
+            remotes: Vec::new(),
             start_failure: None,
         }
     }

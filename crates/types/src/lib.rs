@@ -19,6 +19,7 @@ pub mod head;
 mod inner_listener;
 pub mod log_limiter;
 pub mod name;
+pub mod node;
 pub mod platform_field;
 pub mod policy;
 pub mod pool_status;
@@ -41,6 +42,7 @@ pub use function_map::{FunctionChange, FunctionMap};
 pub use function_server::{FunctionServer, InstanceNetwork};
 pub use inner_listener::InnerListener;
 pub use name::{FunctionId, FunctionName, InstanceId, InvalidName, Namespace};
+pub use node::{FunctionLoad, InvalidNodeName, NodeAddresses, NodeName, PeerNode, RemoteInstances};
 pub use policy::FunctionPolicy;
 pub use reason::{PlatformError, Reason};
 pub use snapshot::{

@@ -9,6 +9,7 @@ use crate::addr::InstanceAddr;
 use crate::function_map::FunctionMap;
 use crate::function_server::FunctionServer;
 use crate::name::{FunctionId, InstanceId};
+use crate::node::RemoteInstances;
 use crate::policy::{CallTransport, FunctionPolicy};
 
 /// State of an instance for the data plane.
@@ -60,8 +61,13 @@ pub struct FunctionRoute {
     pub policy: Arc<FunctionPolicy>,
     /// Replicas wanted; 0 means asleep: a request for it wakes it.
     pub replicas: u32,
-    /// All its instances, whatever their state.
+    /// All its instances on this node, whatever their state.
     pub instances: Vec<InstanceRoute>,
+    /// The function may have instances on this node. Calls that come from other nodes go to these
+    /// alone.
+    pub runs_here: bool,
+    /// Other nodes with instances, in the order of their names.
+    pub remotes: Vec<RemoteInstances>,
     /// Failure for which no instance is ready when one should be.
     pub start_failure: Option<StartFailure>,
 }

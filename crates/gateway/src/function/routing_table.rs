@@ -242,6 +242,8 @@ mod tests {
             policy: Arc::new(policy),
             replicas: instances.len() as u32,
             instances: instances.iter().map(instance).collect(),
+            runs_here: true,
+            remotes: Vec::new(),
             start_failure: None,
         }
     }

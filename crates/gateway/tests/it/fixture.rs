@@ -405,6 +405,8 @@ pub(crate) fn function_route(
             .iter()
             .map(|addr| instance_entry(*addr, InstanceState::Ready))
             .collect(),
+        runs_here: true,
+        remotes: Vec::new(),
         start_failure: None,
     }
 }

@@ -194,6 +194,8 @@ impl FunctionState {
             policy,
             replicas: desired.replicas,
             instances,
+            runs_here: true,
+            remotes: Vec::new(),
             start_failure,
         })
     }

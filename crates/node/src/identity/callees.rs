@@ -110,6 +110,8 @@ mod tests {
             policy: Arc::new(policy),
             replicas: 1,
             instances: instances.iter().map(instance).collect(),
+            runs_here: true,
+            remotes: Vec::new(),
             start_failure: None,
         }
     }

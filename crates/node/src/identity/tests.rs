@@ -119,6 +119,8 @@ fn snapshot_of(instances: &[u64]) -> Arc<RoutingSnapshot> {
         }),
         replicas: 1,
         instances,
+        runs_here: true,
+        remotes: Vec::new(),
         start_failure: None,
     };
     let instance = |&number: &u64| InstanceRoute {

@@ -26,6 +26,7 @@ const ANNOTATIONS: &[&str] = &[
     keys::LOOPBACK,
     keys::MAX_BODY,
     keys::MAX_INFLIGHT,
+    keys::NODES,
     keys::PAGES,
     keys::PLACEMENT,
     keys::PUBLISHES,

@@ -24,6 +24,9 @@ pub const LOOPBACK: &str = "nearpath.io/loopback";
 /// Annotation: which calls may go in a connection's first flight: `idempotent`, `always` or
 /// `never`.
 pub const ZERO_RTT: &str = "nearpath.io/zero-rtt";
+/// Annotation: nodes on which the function runs, comma separated; without it, every node. A node that
+/// knows no others ignores it.
+pub const NODES: &str = "nearpath.io/nodes";
 /// Annotation: topics (or filters of topics) whose events this function sends within its chain,
 /// comma separated.
 pub const PUBLISHES: &str = "nearpath.io/publishes";

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::function::FunctionSpec;
 use crate::name::FunctionId;
+use crate::node::{InvalidNodeName, NodeName};
 use crate::{EgressSpec, egress, quantity, topic};
 
 pub use chain_settings::{ChainDelivery, ChainIsolation, ChainPages, ChainPlacement};
@@ -74,6 +75,9 @@ pub struct FunctionPolicy {
     /// Calls that may go in a first flight.
     #[serde(default)]
     pub zero_rtt: ZeroRttPolicy,
+    /// Nodes on which it runs; none: on every node.
+    #[serde(default)]
+    pub nodes: Vec<NodeName>,
     /// Functions that it may call.
     pub calls: Vec<FunctionId>,
     /// Aliases of callees, each with the function that it stands for.
@@ -113,6 +117,7 @@ impl Default for FunctionPolicy {
             transport: CallTransport::Auto,
             loopback_delivery: LoopbackDelivery::Tcp,
             zero_rtt: ZeroRttPolicy::Always,
+            nodes: Vec::new(),
             calls: Vec::new(),
             aliases: Vec::new(),
             publishes: Vec::new(),
@@ -202,6 +207,9 @@ impl FunctionPolicy {
             zero_rtt: annotation(ZERO_RTT)
                 .read_with(str::parse)?
                 .unwrap_or_default(),
+            nodes: annotation(NODES)
+                .read_with(parse_nodes)?
+                .unwrap_or_default(),
             topics: annotation(TOPIC)
                 .read_with(parse_topics)?
                 .unwrap_or_default(),
@@ -227,6 +235,11 @@ impl FunctionPolicy {
             domain.push_str(&format!(":{}", self.isolation));
         }
         Some(domain)
+    }
+
+    /// Returns whether instances may run on `node`.
+    pub fn runs_on(&self, node: &NodeName) -> bool {
+        self.nodes.is_empty() || self.nodes.contains(node)
     }
 
     /// Returns whether an edge to `callee` is declared.
@@ -268,6 +281,18 @@ fn read_scale(
 /// paths.
 fn parse_chain(text: &str) -> Result<String, crate::InvalidName> {
     text.trim().parse::<crate::FunctionName>().map(String::from)
+}
+
+fn parse_nodes(list: &str) -> Result<Vec<NodeName>, InvalidNodeName> {
+    let names = list.split(',').map(str::trim);
+    let mut nodes: Vec<NodeName> = names
+        .filter(|name| !name.is_empty())
+        .map(str::parse)
+        .collect::<Result<_, _>>()?;
+    // The order says nothing, and two equal lists make two equal policies.
+    nodes.sort();
+    nodes.dedup();
+    Ok(nodes)
 }
 
 fn parse_topics(list: &str) -> Result<Vec<String>, topic::InvalidTopicFilter> {
