@@ -52,6 +52,7 @@ pub(crate) fn run(args: &BareGatewayArgs) -> BenchOutcome {
         tls: None,
         sockets,
         http3: None,
+        node_quic: None,
     };
     let (trigger, watch) = drain::channel();
     let serving = gateway.serve(vec![listener], threads, Arc::new(|| Ok(())), watch)?;

@@ -160,6 +160,7 @@ mod tests {
         });
         gateway.publish(&RoutingSnapshot {
             version: 1,
+            nodes: Arc::default(),
             functions: functions.collect(),
         });
         gateway

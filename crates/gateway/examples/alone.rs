@@ -33,6 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         tls: None,
         sockets,
         http3: None,
+        node_quic: None,
     };
     gateway
         .serve(vec![public], threads, Arc::new(|| Ok(())), watch)?

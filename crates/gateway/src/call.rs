@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use http::Request;
+use nearpath_types::SourceNetwork;
 
 use crate::context::{TransferGuard, WorkerContext};
 use crate::function::{ActiveRoute, FunctionEntry};
@@ -17,6 +18,9 @@ use crate::request::{PeerInfo, RequestDeadlines, RequestOptions, RequestUpload, 
 pub(crate) struct GatewayCall {
     pub worker: Rc<WorkerContext>,
     pub peer: Rc<PeerInfo>,
+    /// Network of the client outside, or address of the calling instance: requests of one share a
+    /// function's places.
+    pub source: SourceNetwork,
     pub function: Arc<FunctionEntry>,
     /// The calling function; `None` for callers outside.
     pub caller: Option<Arc<FunctionEntry>>,

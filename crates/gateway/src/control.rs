@@ -1,12 +1,14 @@
 //! Interface between the gateway and the rest of the program.
 
+use std::io;
 use std::os::fd::OwnedFd;
 
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use nearpath_types::chain_status::DirectCallCounts;
-use nearpath_types::{FunctionId, InnerListener, PlatformError, Reason};
+use nearpath_types::{FunctionId, InnerListener, NodeName, PlatformError, Reason};
 use nearpath_wire::Body;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::{COMPONENT, error_response};
@@ -21,6 +23,34 @@ pub trait GatewayControl: Send + Sync + 'static {
     fn note_call(&self, _function: &FunctionId) {}
     /// Answers the administrative paths: `/system/…`, `/ui…`, `/`, `/async-function/…`.
     fn handle_admin(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>>;
+    /// Opens a non-blocking TCP socket in the machine's network namespace.
+    ///
+    /// # Errors
+    /// Fails when the namespace cannot be entered.
+    fn open_machine_socket(&self, is_ipv6: bool) -> io::Result<OwnedFd> {
+        let family = match is_ipv6 {
+            true => AddressFamily::INET6,
+            false => AddressFamily::INET,
+        };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        Ok(socket_with(family, SocketType::STREAM, flags, None)?)
+    }
+    /// Answers another node's requests that call no function: `/node/…`.
+    fn handle_node(
+        &self,
+        _node: &NodeName,
+        request: Request<Body>,
+    ) -> BoxFuture<'static, Response<Body>> {
+        let json = error_response::wants_json(&request);
+        let error = PlatformError::new(
+            COMPONENT,
+            Reason::NoFunction,
+            "this node has no such service",
+        );
+        Box::pin(std::future::ready(error_response::render_error(
+            &error, json,
+        )))
+    }
     /// Returns the calls of a function through shared memory that bypassed the gateway; for
     /// metrics.
     fn near_calls(&self, _: &FunctionId) -> DirectCallCounts {

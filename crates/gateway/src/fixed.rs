@@ -71,6 +71,7 @@ pub fn build_snapshot(
     };
     RoutingSnapshot {
         version: 1,
+        nodes: Arc::default(),
         functions: functions.into_iter().map(route).collect(),
     }
 }

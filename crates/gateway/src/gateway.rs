@@ -18,6 +18,7 @@ use crate::context::{BusyThreads, GatewayState};
 use crate::control::GatewayControl;
 use crate::function::RoutingTable;
 use crate::invoke::{FunctionTable, LocalService};
+use crate::listen::node_quic::NodeQuicPort;
 use crate::listen::{self, GatewayListener, ListenPort, ThreadSetup, http3};
 use crate::record::{AccessLog, GatewayMetrics, GatewayTotals};
 use crate::spool::SpoolDirectory;
@@ -84,6 +85,7 @@ impl Gateway {
             served_by,
             loopback_pools: Arc::default(),
             caller: None,
+            node_caller: None,
             spool_directory: None,
             busy_threads: BusyThreads::default(),
         });
@@ -117,6 +119,20 @@ impl Gateway {
     pub fn with_caller(self, caller: watch::Receiver<CallerConfig>) -> Self {
         let shared = GatewayState {
             caller: Some(caller),
+            ..(*self.shared).clone()
+        };
+        Self {
+            shared: shared.into(),
+            ..self
+        }
+    }
+
+    /// Adds the certificate with which the gateway calls other nodes. The channel brings renewals. Call
+    /// before [`Gateway::serve`].
+    #[must_use]
+    pub fn with_node_caller(self, caller: watch::Receiver<CallerConfig>) -> Self {
+        let shared = GatewayState {
+            node_caller: Some(caller),
             ..(*self.shared).clone()
         };
         Self {
@@ -207,10 +223,13 @@ impl Gateway {
         // reported.
         drop(ready);
         started.iter().take(threads).collect::<io::Result<()>>()?;
-        let http3 = listeners.into_iter().filter_map(|listener| listener.http3);
+        let steered = listeners.into_iter().flat_map(|listener| {
+            let http3 = listener.http3.into_iter().flat_map(|http3| http3.sockets);
+            http3.chain(listener.node_quic.into_iter().flat_map(|quic| quic.sockets))
+        });
         Ok(ServingThreads {
             threads: handles,
-            _steered_sockets: http3.flat_map(|http3| http3.sockets).collect(),
+            _steered_sockets: steered.collect(),
         })
     }
 
@@ -269,6 +288,9 @@ impl Gateway {
         let http3 = http3
             .map(|one| http3::Http3ListenPort::new(one, number, &self.settings, drain))
             .collect::<io::Result<_>>()?;
+        let node_quic = all
+            .iter()
+            .find_map(|listener| NodeQuicPort::of_listener(listener, number, drain));
         let tasks = self
             .services
             .iter()
@@ -277,6 +299,7 @@ impl Gateway {
             thread_number: number as u64,
             ports,
             http3,
+            node_quic: node_quic.transpose()?,
             services: tasks.collect::<io::Result<_>>()?,
             drain: drain.clone(),
             busy: self.shared.busy_threads.add_thread(),

@@ -413,6 +413,7 @@ mod tests {
         ];
         let snapshot = RoutingSnapshot {
             version: 1,
+            nodes: Arc::default(),
             functions: functions.into_iter().collect(),
         };
         let endpoints = [
@@ -488,6 +489,7 @@ mod tests {
         functions[1].instances[0].locality = InstanceLocality::OtherNode;
         let snapshot = RoutingSnapshot {
             version: 1,
+            nodes: Arc::default(),
             functions: functions.into_iter().collect(),
         };
         let endpoints = [(1, None), (3, Some((1, "front"))), (4, Some((2, "back")))];
@@ -514,6 +516,7 @@ mod tests {
         let paths = matrix(
             &RoutingSnapshot {
                 version: 1,
+                nodes: Arc::default(),
                 functions: functions.into_iter().collect(),
             },
             &BTreeMap::new(),

@@ -76,6 +76,8 @@ pub struct CallNeeds {
     pub grpc: bool,
     /// Its request announces trailers (RFC 9110 section 6.6.2).
     pub trailers: bool,
+    /// Its body is long or of unknown length.
+    pub bulk: bool,
     /// The watchdog: its body streams, or it is not a plain request for another reason.
     pub watchdog: bool,
 }
@@ -86,6 +88,7 @@ impl CallNeeds {
         upgrade: false,
         grpc: false,
         trailers: false,
+        bulk: false,
         watchdog: false,
     };
 }
@@ -189,11 +192,11 @@ mod exhaustive {
         pub(crate) fn all_combinations() -> impl Iterator<Item = Self> {
             TRANSPORTS
                 .into_iter()
-                .flat_map(|wanted| (0..1 << 15).map(move |bits| Self::from_bits(wanted, bits)))
+                .flat_map(|wanted| (0..1 << 16).map(move |bits| Self::from_bits(wanted, bits)))
         }
 
-        fn from_bits(wanted: CallTransport, bits: u16) -> Self {
-            let bit = |n: u16| bits & (1 << n) != 0;
+        fn from_bits(wanted: CallTransport, bits: u32) -> Self {
+            let bit = |n: u32| bits & (1 << n) != 0;
             Self {
                 edge: EdgeFacts {
                     same_node: bit(0),
@@ -215,6 +218,7 @@ mod exhaustive {
                     upgrade: bit(9),
                     grpc: bit(10),
                     trailers: bit(11),
+                    bulk: bit(15),
                     watchdog: bit(13),
                 },
             }

@@ -104,6 +104,8 @@ pub enum Obstacle {
     NoRoom,
     /// An upgraded connection needs a connection of its own.
     Upgrade,
+    /// The body is long or of unknown length, which TLS carries to another machine with less CPU time.
+    Bulk,
     /// gRPC needs HTTP/2 up to the function.
     Grpc,
     /// The request announces trailers (`Trailer`), which messages in memory do not have.
@@ -164,6 +166,7 @@ impl Obstacle {
         Self::OwnPort,
         Self::NoRoom,
         Self::Upgrade,
+        Self::Bulk,
         Self::Grpc,
         Self::Trailers,
         Self::CallerNoIdentity,
@@ -201,6 +204,7 @@ impl Obstacle {
             Self::OwnPort => "own_port",
             Self::NoRoom => "no_room",
             Self::Upgrade => "upgrade",
+            Self::Bulk => "bulk",
             Self::Grpc => "grpc",
             Self::Trailers => "trailers",
             Self::CallerNoIdentity => "caller_no_identity",
@@ -239,6 +243,7 @@ impl Obstacle {
             Self::OwnPort => "the function's code takes calls at its own port, which is nearer than its watchdog's shared memory",
             Self::NoRoom => "the channel or the memory pool had no room for the call at that moment",
             Self::Upgrade => "an upgraded connection needs a connection of its own",
+            Self::Bulk => "the body is long or of unknown length, which TLS carries to another machine with less CPU time",
             Self::Grpc => "gRPC needs HTTP/2 up to the function",
             Self::Trailers => "the request announces trailers (`Trailer`), which messages in memory do not have",
             Self::CallerNoIdentity => "the caller has no certificate: its calls go to the gateway over HTTP",
@@ -277,6 +282,7 @@ impl Obstacle {
             Self::OwnPort => &[Path::Shm],
             Self::NoRoom => &[Path::Shm],
             Self::Upgrade => &[Path::Shm, Path::Quic],
+            Self::Bulk => &[Path::Quic],
             Self::Grpc => &[Path::Shm],
             Self::Trailers => &[Path::Shm],
             Self::CallerNoIdentity => &[Path::Quic, Path::Tls],

@@ -5,7 +5,7 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use nearpath_gateway::{GatewayListener, Http3Listener, ListenerZone};
+use nearpath_gateway::{GatewayListener, Http3Listener, ListenerTls, ListenerZone};
 use nearpath_wire::{h3, sockets, tls};
 
 use crate::error::StartError;
@@ -27,6 +27,7 @@ pub(crate) fn public(
         tls: None,
         sockets,
         http3: None,
+        node_quic: None,
     };
     let encrypted = settings
         .tls
@@ -58,9 +59,10 @@ fn encrypted(
     };
     Ok(GatewayListener {
         zone: ListenerZone::Public,
-        tls: Some(config),
+        tls: Some(ListenerTls::Server(config)),
         sockets,
         http3,
+        node_quic: None,
     })
 }
 

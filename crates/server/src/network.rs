@@ -132,6 +132,7 @@ impl Network {
             tls: None,
             sockets,
             http3: None,
+            node_quic: None,
         })
     }
 }

@@ -3,6 +3,8 @@
 /// Field that names the calling function to the called one, `NAME.NAMESPACE`. Calls from outside
 /// have none.
 pub const CALLER_FIELD: &str = "x-nearpath-caller";
+/// Field that names the called function to another node, `NAME.NAMESPACE`.
+pub const FUNCTION_FIELD: &str = "x-nearpath-function";
 /// Start of the names of fields that only the platform sets.
 const PLATFORM_PREFIX: &str = "x-nearpath-";
 /// Field of errors that names the part of the platform that made them.

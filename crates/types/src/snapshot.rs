@@ -9,7 +9,7 @@ use crate::addr::InstanceAddr;
 use crate::function_map::FunctionMap;
 use crate::function_server::FunctionServer;
 use crate::name::{FunctionId, InstanceId};
-use crate::node::RemoteInstances;
+use crate::node::{PeerNode, RemoteInstances};
 use crate::policy::{CallTransport, FunctionPolicy};
 
 /// State of an instance for the data plane.
@@ -123,6 +123,8 @@ pub struct RoutingSnapshot {
     pub version: u64,
     /// Entry per function.
     pub functions: FunctionMap<FunctionRoute>,
+    /// Other nodes that are reachable, in the order of their names.
+    pub nodes: Arc<[Arc<PeerNode>]>,
 }
 
 impl FromIterator<FunctionRoute> for FunctionMap<FunctionRoute> {

@@ -43,6 +43,8 @@ const Obstacle = Object.freeze({
   NO_ROOM: 'no_room',
   /** an upgraded connection needs a connection of its own */
   UPGRADE: 'upgrade',
+  /** the body is long or of unknown length, which TLS carries to another machine with less CPU time */
+  BULK: 'bulk',
   /** gRPC needs HTTP/2 up to the function */
   GRPC: 'grpc',
   /** the request announces trailers (`Trailer`), which messages in memory do not have */

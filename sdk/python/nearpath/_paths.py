@@ -15,6 +15,7 @@ NO_ENDPOINT: Final = "no_endpoint"  # the instance does not take calls through s
 OWN_PORT: Final = "own_port"  # the function's code takes calls at its own port, which is nearer than its watchdog's shared memory
 NO_ROOM: Final = "no_room"  # the channel or the memory pool had no room for the call at that moment
 UPGRADE: Final = "upgrade"  # an upgraded connection needs a connection of its own
+BULK: Final = "bulk"  # the body is long or of unknown length, which TLS carries to another machine with less CPU time
 GRPC: Final = "grpc"  # gRPC needs HTTP/2 up to the function
 TRAILERS: Final = "trailers"  # the request announces trailers (`Trailer`), which messages in memory do not have
 CALLER_NO_IDENTITY: Final = "caller_no_identity"  # the caller has no certificate: its calls go to the gateway over HTTP

@@ -17,5 +17,6 @@ RETRY_IS_SAFE: Final = frozenset(
         "start_failed",
         "connection_limit",
         "login_locked",
+        "not_here",
     }
 )

@@ -10,13 +10,15 @@ use std::pin::Pin;
 use std::time::Instant;
 
 use futures_util::FutureExt;
-use nearpath_types::{PlatformError, Reason, SourceNetwork, StartFailure, duration, policy};
+use nearpath_types::{PlatformError, Reason, StartFailure, duration, policy};
 
 use crate::COMPONENT;
 use crate::call::GatewayCall;
+use crate::deliver::{self, Admission, EndpointSlot};
 use crate::function::{
     ActiveRoute, AdmissionGate, AdmissionPermit, GateEntry, GateRefusal, GateWaiter,
 };
+use crate::request::ListenerZone;
 use wait_limits::{WaitDecision, WaitLimits};
 
 /// Announces a request before it takes a place: its prefetches start now.
@@ -30,7 +32,7 @@ pub(crate) fn announce_call(call: &GatewayCall) {
 /// Wakes a function without instances for a request that does not wait for a place yet.
 pub(crate) fn wake_if_cold(call: &GatewayCall) {
     let throttle = &call.function.wake_throttle;
-    if call.route.is_cold() && throttle.claim_wake(Instant::now(), false) {
+    if call.route.runs_here && call.route.is_cold() && throttle.claim_wake(Instant::now(), false) {
         call.worker.control.wake_function(&call.function.id);
     }
 }
@@ -44,7 +46,7 @@ pub(crate) fn try_admit_waiting(
     call: &GatewayCall,
     waiting_since: Instant,
 ) -> Result<Option<AdmissionPermit>, PlatformError> {
-    if let Some(permit) = call.function.gate.try_enter(caller_of(call)) {
+    if let Some(permit) = call.function.gate.try_enter(call.source) {
         return Ok(Some(permit));
     }
     let (policy, deadline) = (&call.route.policy, call.deadlines.deadline());
@@ -63,9 +65,17 @@ pub(crate) fn try_admit_waiting(
 /// # Errors
 /// `overload`, `queue_timeout`, `cold_timeout`, `start_failed`, or `no_function` if the function is
 /// removed meanwhile.
-pub(crate) async fn admit_call(call: &mut GatewayCall) -> Result<AdmissionPermit, PlatformError> {
-    match call.function.gate.enter_gate(caller_of(call)) {
-        GateEntry::Admitted(permit) => Ok(permit),
+pub(crate) async fn admit_call(call: &mut GatewayCall) -> Result<Admission, PlatformError> {
+    if may_go_elsewhere(call) {
+        if let Some(permit) = call.function.gate.try_enter(call.source) {
+            return Ok(Admission::Here(permit));
+        }
+        if let Some(slot) = slot_elsewhere(call) {
+            return Ok(Admission::Elsewhere(slot));
+        }
+    }
+    match call.function.gate.enter_gate(call.source) {
+        GateEntry::Admitted(permit) => Ok(Admission::Here(permit)),
         // On the heap: few requests wait, and every request's future would be as large otherwise.
         GateEntry::Queued(waiter, first) => Box::pin(wait_for_permit(call, waiter, first)).await,
         GateEntry::Full => Err(overload_error(call)),
@@ -80,11 +90,11 @@ pub(crate) async fn admit_call(call: &mut GatewayCall) -> Result<AdmissionPermit
 pub(crate) async fn readmit_call(
     call: &mut GatewayCall,
     permit: Option<AdmissionPermit>,
-) -> Result<AdmissionPermit, PlatformError> {
+) -> Result<Admission, PlatformError> {
     // A withdrawn instance has given its permits back already, so there may be none to return.
     let queued = match permit {
-        Some(permit) => AdmissionGate::requeue_first(permit, caller_of(call)),
-        None => call.function.gate.requeue_without_permit(caller_of(call)),
+        Some(permit) => AdmissionGate::requeue_first(permit, call.source),
+        None => call.function.gate.requeue_without_permit(call.source),
     };
     match queued {
         Ok(waiter) => wait_for_permit(call, waiter, false).await,
@@ -92,15 +102,11 @@ pub(crate) async fn readmit_call(
     }
 }
 
-fn caller_of(call: &GatewayCall) -> SourceNetwork {
-    SourceNetwork::of(call.peer.addr)
-}
-
 async fn wait_for_permit(
     call: &mut GatewayCall,
     mut waiter: GateWaiter,
     first: bool,
-) -> Result<AdmissionPermit, PlatformError> {
+) -> Result<Admission, PlatformError> {
     let limits = WaitLimits::new(
         Instant::now(),
         &call.route.policy,
@@ -123,6 +129,7 @@ async fn wait_for_permit(
         // Waiting requests of all threads share one throttle, so the node hears about a function
         // once a second.
         if cold
+            && route.runs_here
             && call
                 .function
                 .wake_throttle
@@ -144,9 +151,29 @@ async fn wait_for_permit(
             call.record.add_queue_wait(waited);
             // The snapshot that opened the gate brought the instances to choose from.
             call.route = call.function.route();
-            return admitted.map_err(|refusal| refusal_error(call, refusal));
+            let admitted = admitted.map_err(|refusal| refusal_error(call, refusal));
+            return admitted.map(Admission::Here);
+        }
+        // Another node may have free places by now. Its caller leaves the queue here.
+        if may_go_elsewhere(call)
+            && let Some(slot) = slot_elsewhere(call)
+        {
+            call.admitted_at = Instant::now();
+            call.record
+                .add_queue_wait(limits.waited_for(call.admitted_at));
+            return Ok(Admission::Elsewhere(slot));
         }
     }
+}
+
+/// Returns whether other nodes may take a request that would wait here. A call from another node goes no
+/// further, and a function that does not run here has no places at this gate.
+fn may_go_elsewhere(call: &GatewayCall) -> bool {
+    call.route.runs_here && !call.route.remotes.is_empty() && call.peer.zone != ListenerZone::Node
+}
+
+fn slot_elsewhere(call: &GatewayCall) -> Option<Box<EndpointSlot>> {
+    deliver::pick_slot_elsewhere(&call.function.route(), call.worker.next_random()).map(Box::new)
 }
 
 fn refusal_error(call: &GatewayCall, refusal: GateRefusal) -> PlatformError {

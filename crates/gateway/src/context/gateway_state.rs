@@ -23,7 +23,10 @@ pub(crate) struct GatewayState {
     pub served_by: HeaderValue,
     /// Connections to functions' own servers.
     pub loopback_pools: Arc<LoopbackPools>,
+    /// Certificate for calls to instances.
     pub caller: Option<watch::Receiver<CallerConfig>>,
+    /// Certificate for calls to other nodes.
+    pub node_caller: Option<watch::Receiver<CallerConfig>>,
     pub spool_directory: Option<Arc<SpoolDirectory>>,
     /// Threads with connections.
     pub busy_threads: BusyThreads,

@@ -18,11 +18,11 @@ use super::open_transfers::{OpenTransfer, OpenTransfers};
 use crate::GatewaySettings;
 use crate::control::GatewayControl;
 use crate::event_loop::EventLoop;
-use crate::function::RoutingTable;
+use crate::function::{DialTarget, RoutingTable};
 use crate::record::{CompletionRecorder, GatewayTotals};
 use crate::request::MinRate;
 use crate::spool::SpoolStore;
-use crate::transport::{LoopbackPools, QuicConnections, ShmDomains, TcpPools};
+use crate::transport::{Connections, LoopbackPools, ShmDomains};
 
 /// Interval of the sweep. Short against every timeout, long against the cost of visiting all
 /// connections.
@@ -53,14 +53,14 @@ pub(crate) struct WorkerContext {
     pub min_read_rate: MinRate,
     /// See [`GatewaySettings::max_attempts`].
     pub max_attempts: usize,
-    /// Connections to instances over TCP.
-    pub tcp_pools: TcpPools,
+    /// Connections to instances.
+    pub instance_connections: Connections,
+    /// Connections to other nodes.
+    pub node_connections: Connections,
     /// Watches connections of callers and to functions' own servers.
     pub event_loop: Rc<EventLoop>,
     /// Connections to functions' own servers, of all threads.
     pub loopback_pools: Arc<LoopbackPools>,
-    /// Connections to instances over QUIC.
-    pub quic_connections: QuicConnections,
     /// Endpoints in the security domains of instances.
     pub shm_domains: ShmDomains,
     /// Requests and responses that are not complete.
@@ -102,10 +102,10 @@ impl WorkerContext {
             min_body_rate: min_rate(settings.min_body_rate),
             min_read_rate: min_rate(settings.min_read_rate),
             max_attempts: settings.max_attempts.max(1),
-            tcp_pools: TcpPools::default(),
+            instance_connections: Connections::new(shared.caller.clone()),
+            node_connections: node_connections(shared),
             event_loop,
             loopback_pools: shared.loopback_pools.clone(),
-            quic_connections: QuicConnections::new(shared.caller.clone()),
             shm_domains: ShmDomains::default(),
             open_transfers: OpenTransfers::default(),
             spool: SpoolStore::new(
@@ -119,6 +119,14 @@ impl WorkerContext {
             task_count: Cell::new(0),
             task_ended: Notify::new(),
         })
+    }
+
+    /// Returns the connections to which those to `target` belong.
+    pub(crate) fn connections_to(&self, target: &DialTarget) -> &Connections {
+        match target.node() {
+            None => &self.instance_connections,
+            Some(_) => &self.node_connections,
+        }
     }
 
     /// Returns a pseudo-random number (xorshift64). Not for secrets.
@@ -200,6 +208,13 @@ impl WorkerContext {
             thread.set_busy(true);
         }
     }
+}
+
+/// Other nodes are reached from the machine's network namespace, which serving threads may have left.
+fn node_connections(shared: &GatewayState) -> Connections {
+    let control = shared.control.clone();
+    let open = move |is_ipv6| control.open_machine_socket(is_ipv6);
+    Connections::new(shared.node_caller.clone()).with_sockets(Box::new(open))
 }
 
 /// Keeps a transfer in the sweep.

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use nearpath_path::{Obstacle, Path, PathPlan};
 use nearpath_types::PlatformError;
 use nearpath_wire::client::InstanceConnectError;
+use nearpath_wire::hop::headers::FUNCTION;
 
 use super::attempt_outcome::AttemptOutcome;
 use super::delivery_errors::timeout_error;
 use super::time_limits::await_within;
 use super::{path_choice, quic, retry_copy, shm};
 use crate::call::GatewayCall;
-use crate::function::InstanceEndpoint;
+use crate::function::FunctionEndpoint;
 use crate::transport::{HttpConnection, TlsMode};
 
 /// Sends the request to `endpoint` over a pooled or a new connection and waits for the head of
@@ -21,8 +22,9 @@ use crate::transport::{HttpConnection, TlsMode};
 /// Errors after which the request may have run: it is not sent again.
 pub(crate) async fn try_instance(
     call: &mut GatewayCall,
-    endpoint: &Arc<InstanceEndpoint>,
+    endpoint: &Arc<FunctionEndpoint>,
 ) -> Result<AttemptOutcome, PlatformError> {
+    name_function(call, endpoint);
     let (mut plan, shm_endpoint) = path_choice::plan_paths(call, endpoint);
     if let Some(shm_endpoint) = shm_endpoint {
         // On the heap: only some requests come here, and this future is moved.
@@ -43,6 +45,22 @@ pub(crate) async fn try_instance(
     }
 }
 
+/// Names the function to another node. An instance does not see the field.
+fn name_function(call: &mut GatewayCall, endpoint: &FunctionEndpoint) {
+    let Some(request) = &mut call.request else {
+        return;
+    };
+    match endpoint.is_remote() {
+        true => drop(
+            request
+                .headers_mut()
+                .insert(FUNCTION, call.function.host.clone()),
+        ),
+        false if call.route.remotes.is_empty() => {}
+        false => drop(request.headers_mut().remove(FUNCTION)), // another node has refused it
+    }
+}
+
 /// Returns whether trailers were found after the body of the call's request.
 fn has_trailers(call: &GatewayCall) -> bool {
     let body = call.request.as_ref().map(http::Request::body);
@@ -52,7 +70,7 @@ fn has_trailers(call: &GatewayCall) -> bool {
 /// Sends the request over QUIC, and over TCP if UDP is blocked.
 async fn try_quic_then_tcp(
     call: &mut GatewayCall,
-    endpoint: &Arc<InstanceEndpoint>,
+    endpoint: &Arc<FunctionEndpoint>,
     plan: PathPlan,
 ) -> Result<AttemptOutcome, PlatformError> {
     if let Some(attempt) = quic::try_quic(call, endpoint).await? {
@@ -65,7 +83,7 @@ async fn try_quic_then_tcp(
 /// Sends the request over TCP. `path` selects the encryption of a new or pooled connection.
 async fn try_tcp(
     call: &mut GatewayCall,
-    endpoint: &Arc<InstanceEndpoint>,
+    endpoint: &Arc<FunctionEndpoint>,
     path: Path,
 ) -> Result<AttemptOutcome, PlatformError> {
     let (tls_mode, h2) = (
@@ -76,8 +94,9 @@ async fn try_tcp(
     // loop opens a new one.
     let mut pooled = call
         .worker
-        .tcp_pools
-        .take_connection(endpoint, tls_mode, h2);
+        .connections_to(&endpoint.target)
+        .tcp
+        .take_connection(&endpoint.target, tls_mode, h2);
     loop {
         let is_new = pooled.is_none();
         let mut connection = match pooled.take() {
@@ -90,7 +109,8 @@ async fn try_tcp(
         };
         // hyper keeps what it sends. Where a refusal is likely, a copy makes a second try
         // possible.
-        let keep_copy = endpoint.is_suspect() || connection.may_be_refused();
+        let keep_copy =
+            endpoint.is_remote() || endpoint.is_suspect() || connection.may_be_refused();
         let retry_copy = if is_new || keep_copy {
             Box::pin(retry_copy::copy_request(call, endpoint, keep_copy)).await?
         } else {
@@ -139,19 +159,20 @@ async fn try_tcp(
 
 async fn open_connection(
     call: &GatewayCall,
-    endpoint: &Arc<InstanceEndpoint>,
+    endpoint: &Arc<FunctionEndpoint>,
     tls_mode: TlsMode,
 ) -> Result<HttpConnection, InstanceConnectError> {
+    let connections = call.worker.connections_to(&endpoint.target);
     // A plain connection shows no certificate, so renewals need not close it.
     let caller = if tls_mode == TlsMode::Plain {
         None
     } else {
-        call.worker.quic_connections.current_caller()
+        connections.quic.current_caller()
     };
-    call.worker
-        .tcp_pools
+    connections
+        .tcp
         .open_connection(
-            endpoint,
+            &endpoint.target,
             tls_mode,
             call.options.is_grpc,
             call.worker.connect_timeout,

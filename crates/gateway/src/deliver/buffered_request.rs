@@ -17,7 +17,7 @@ use super::delivery_errors::{
 };
 use super::time_limits::await_within;
 use crate::call::GatewayCall;
-use crate::function::InstanceEndpoint;
+use crate::function::FunctionEndpoint;
 use crate::request::RequestUpload;
 
 /// Bodies of a known length up to this one are collected before sending. They fit into one slot
@@ -122,7 +122,7 @@ impl BufferedRequest {
     /// If the caller left, sent an invalid body, or took too long.
     pub(super) async fn take_from(
         call: &mut GatewayCall,
-        endpoint: &InstanceEndpoint,
+        endpoint: &FunctionEndpoint,
     ) -> Result<Self, PlatformError> {
         let request = call.request.take().expect("an unsent request is put back");
         let (head, mut remaining) = request.into_parts();

@@ -8,13 +8,13 @@ use nearpath_types::{PlatformError, Reason, duration, policy};
 use super::outgoing_request;
 use crate::COMPONENT;
 use crate::call::GatewayCall;
-use crate::function::InstanceEndpoint;
+use crate::function::FunctionEndpoint;
 
 /// Returns the error for a call whose connection or body broke before the response. `error` is
 /// hyper's, if the call went over HTTP.
 pub(super) fn broken_call_error(
     call: &GatewayCall,
-    endpoint: &InstanceEndpoint,
+    endpoint: &FunctionEndpoint,
     error: Option<&hyper::Error>,
 ) -> PlatformError {
     // A fault in the caller's body is the cause: the gateway itself then aborts the request to the
@@ -31,10 +31,7 @@ pub(super) fn broken_call_error(
         "closed the connection before it answered"
     };
     let why = error.map(|error| format!(": {error}")).unwrap_or_default();
-    let message = format!(
-        "instance {} of {} {failure}{why}",
-        endpoint.id, call.function.name
-    );
+    let message = format!("{} of {} {failure}{why}", endpoint.id, call.function.name);
     PlatformError::new(COMPONENT, Reason::InstanceDied, message)
 }
 
@@ -97,11 +94,11 @@ fn slow_body_text() -> (&'static str, &'static str) {
 /// Returns the error for a response that is none: an informational status without a request for it.
 pub(super) fn unfinal_response_error(
     call: &GatewayCall,
-    endpoint: &InstanceEndpoint,
+    endpoint: &FunctionEndpoint,
     status: StatusCode,
 ) -> PlatformError {
     let message = format!(
-        "instance {} of {} answered with status {}, which ends no request (RFC 9110 section 15.2)",
+        "{} of {} answered with status {}, which ends no request (RFC 9110 section 15.2)",
         endpoint.id,
         call.function.name,
         status.as_u16()
@@ -113,10 +110,10 @@ pub(super) fn unfinal_response_error(
 /// the response, or the whole call.
 pub(crate) fn timeout_error(
     call: &GatewayCall,
-    endpoint: &InstanceEndpoint,
+    endpoint: &FunctionEndpoint,
     reason: Reason,
 ) -> PlatformError {
-    let (name, limits, id) = (&call.function.name, &call.route.policy, endpoint.id);
+    let (name, limits, id) = (&call.function.name, &call.route.policy, &endpoint.id);
     let (message, setting) = match reason {
         Reason::SlowRequest => {
             let (message, setting) = slow_body_text();
@@ -125,12 +122,12 @@ pub(crate) fn timeout_error(
         Reason::FirstByteTimeout => {
             let limit = duration::format_duration(limits.first_byte_timeout);
             (
-                format!("instance {id} of {name} did not begin to answer within {limit}"),
+                format!("{id} of {name} did not begin to answer within {limit}"),
                 policy::FIRST_BYTE_TIMEOUT,
             )
         }
         _ => (
-            format!("instance {id} of {name} had not answered by the deadline"),
+            format!("{id} of {name} had not answered by the deadline"),
             call.deadlines.deadline_setting(),
         ),
     };
@@ -141,11 +138,11 @@ pub(crate) fn timeout_error(
 /// was already sent and not kept.
 pub(super) fn unsent_error(
     call: &GatewayCall,
-    endpoint: &InstanceEndpoint,
+    endpoint: &FunctionEndpoint,
     why: &str,
 ) -> PlatformError {
     let message = format!(
-        "instance {} of {} was not called: {why}",
+        "{} of {} was not called: {why}",
         endpoint.id, call.function.name
     );
     PlatformError::new(COMPONENT, Reason::ConnectFailed, message)
@@ -155,12 +152,9 @@ pub(super) fn unsent_error(
 /// come.
 pub(crate) fn lost_response_error(
     call: &GatewayCall,
-    endpoint: &InstanceEndpoint,
+    endpoint: &FunctionEndpoint,
     error: CallError,
 ) -> PlatformError {
-    let message = format!(
-        "instance {} of {}: {error}",
-        endpoint.id, call.function.name
-    );
+    let message = format!("{} of {}: {error}", endpoint.id, call.function.name);
     PlatformError::new(COMPONENT, Reason::InstanceDied, message)
 }

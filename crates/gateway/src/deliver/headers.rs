@@ -18,7 +18,9 @@ use nearpath_wire::hop::headers::{
 use nearpath_wire::hop::request_head::take_host;
 
 use crate::call::GatewayCall;
-use crate::request::{X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, X_TIMEOUT, seconds_value};
+use crate::request::{
+    ListenerZone, X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, X_TIMEOUT, seconds_value,
+};
 
 /// Duration of the request in decimal seconds.
 pub(crate) const X_DURATION_SECONDS: HeaderName = HeaderName::from_static("x-duration-seconds");
@@ -43,7 +45,9 @@ pub(crate) fn rewrite_request_headers(
     join_cookies(headers);
     set_host(headers, call, authority);
     let peer = &call.peer;
-    append_forwarded_for(headers, &peer.forwarded_for);
+    if peer.zone != ListenerZone::Node {
+        append_forwarded_for(headers, &peer.forwarded_for); // the other node has done this
+    }
     // A proxy in front of the gateway knows the client's protocol better, so its field is kept.
     headers
         .entry(X_FORWARDED_PROTO)

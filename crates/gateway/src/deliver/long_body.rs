@@ -35,7 +35,7 @@ pub(crate) async fn admit_or_read_body(
         call.request = Some(request);
         return Ok(None);
     }
-    let caller = SourceNetwork::of(call.peer.addr);
+    let caller = call.source;
     if let Some(permit) = call.function.gate.try_enter_below_half(caller) {
         call.request = Some(request);
         return Ok(Some(permit));

@@ -14,6 +14,7 @@ mod endpoint_slot;
 mod headers;
 mod instance_body;
 mod long_body;
+mod node_choice;
 mod open_response;
 mod outgoing_request;
 mod path_choice;
@@ -34,7 +35,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
-use nearpath_types::{PlatformError, SourceNetwork};
+use nearpath_types::PlatformError;
 use nearpath_wire::Body;
 
 use delivery_errors::unfinal_response_error;
@@ -42,7 +43,7 @@ use delivery_errors::unfinal_response_error;
 pub(crate) use buffered_request::{BodyBeginning, is_read_ahead_due, read_ahead_of_admission};
 pub(crate) use content::ResponseContent;
 pub(crate) use delivery_errors::{lost_response_error, timeout_error};
-pub(crate) use endpoint_slot::{EndpointSlot, pick_slot};
+pub(crate) use endpoint_slot::{EndpointSlot, pick_slot, pick_slot_elsewhere};
 pub(crate) use long_body::admit_or_read_body;
 pub(crate) use open_response::RequestGuard;
 pub use outgoing_request::function_uri;
@@ -92,6 +93,15 @@ impl InstanceAnswer {
             caller: None,
         }
     }
+}
+
+/// Admission of a request.
+pub(crate) enum Admission {
+    /// Through the gate, to one of the endpoints whose places it counts.
+    Here(AdmissionPermit),
+    /// To another node, because the request would wait at this one.
+    /// Boxed, because it is rare and larger.
+    Elsewhere(Box<EndpointSlot>),
 }
 
 /// Cause for which no instance answered a request.
@@ -154,7 +164,7 @@ impl RequestDelivery {
         ))
     }
 
-    /// Sends the request to instances in turn until one answers. Call again after
+    /// Sends the request to endpoints in turn until one answers. Call again after
     /// [`SendFailure::Readmit`].
     ///
     /// # Errors
@@ -162,7 +172,7 @@ impl RequestDelivery {
     pub(crate) async fn send_until_answered(
         &mut self,
         call: &mut GatewayCall,
-        mut permit: AdmissionPermit,
+        mut admission: Admission,
     ) -> Result<InstanceAnswer, SendFailure> {
         loop {
             if self.retries.is_waiting() {
@@ -170,11 +180,14 @@ impl RequestDelivery {
                 // otherwise.
                 Box::pin(self.retries.wait_before_retry(call)).await?;
             }
-            let slot = match self.retries.pick_slot(call, permit) {
-                Ok(slot) => slot,
-                Err(permit) => return Err(SendFailure::Readmit(Some(permit))),
+            let slot = match admission {
+                Admission::Elsewhere(slot) => *slot,
+                Admission::Here(permit) => match self.retries.pick_slot(call, permit) {
+                    Ok(slot) => slot,
+                    Err(permit) => return Err(SendFailure::Readmit(Some(permit))),
+                },
             };
-            call.record.instance = Some(slot.endpoint.id);
+            call.record.endpoint = Some(slot.endpoint.id.clone());
             let why = match try_instance(call, &slot.endpoint).await? {
                 AttemptOutcome::Answered(response, connection) => {
                     let caller = self.caller.take();
@@ -193,8 +206,8 @@ impl RequestDelivery {
                 }
                 AttemptOutcome::Unsent(why) | AttemptOutcome::Refused(why) => why,
             };
-            permit = match self.retries.note_failure(call, slot, why) {
-                Some(permit) => permit,
+            admission = match self.retries.note_failure(call, slot, why) {
+                Some(permit) => Admission::Here(permit),
                 None => return Err(SendFailure::Readmit(None)),
             };
         }
@@ -240,7 +253,7 @@ pub(crate) fn into_response(
         call.options.is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     // An event stream occupies its place as long as it lasts, so reading ahead would free nothing.
     let is_buffered = call.route.policy.max_inflight.is_some() && !bodiless && !is_event_stream;
-    let (worker, caller) = (call.worker.clone(), SourceNetwork::of(call.peer.addr));
+    let (worker, caller) = (call.worker.clone(), call.source);
     response.map(|body| {
         let body = ResponseBody::new(body, guard, call, now, bodiless);
         match is_buffered && !body.is_end_stream() {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Frame;
-use nearpath_types::{PlatformError, Reason, SourceNetwork};
+use nearpath_types::{PlatformError, Reason};
 
 use super::endpoint_slot::EndpointSlot;
 use nearpath_wire::hop::grpc::error_trailers;
@@ -142,8 +142,9 @@ impl ResponseState {
                 .is_none_or(|progress| progress.has_ended())
         });
         connection.into_iter().for_each(|connection| {
-            call.worker.tcp_pools.put_connection(
-                &slot.endpoint,
+            let target = &slot.endpoint.target;
+            call.worker.connections_to(target).tcp.put_connection(
+                target,
                 connection,
                 call.worker.current_tick(),
             )
@@ -215,15 +216,14 @@ impl OpenTransfer for ResponseState {
     }
 
     fn late_place(&self, _: Instant) -> Option<LatePlace> {
-        // A withdrawn instance has no place for others.
-        let is_ready = |guard: &RequestGuard| !guard.slot.endpoint.is_withdrawn();
+        let is_place = |guard: &RequestGuard| guard.slot.is_place();
         let has_place =
-            self.guard.borrow().as_ref().is_some_and(is_ready) && self.caller_turn_since.get() > 0;
+            self.guard.borrow().as_ref().is_some_and(is_place) && self.caller_turn_since.get() > 0;
         let contended = self.contended.get().filter(|_| has_place)?;
         let (lateness, call) = (contended.lateness()?, self.call.borrow());
         Some(LatePlace {
             gate: call.function.gate.clone(),
-            source: SourceNetwork::of(call.peer.addr),
+            source: call.source,
             lateness,
         })
     }

@@ -1,23 +1,23 @@
 //! Facts about a call to one instance, and the plan that [`nearpath_path`] derives from them.
 
+use http_body::Body;
 use nearpath_domain::CalleeKind;
 use nearpath_domain::endpoint::polled::AsyncEndpoint;
 use nearpath_path::{
     self as path, CallFacts, CallNeeds, EdgeFacts, Obstacle, Path, PathPlan, TransportFacts,
 };
-use nearpath_types::InstanceLocality;
 use nearpath_types::policy::CallTransport;
 use nearpath_wire::mtls::TlsVersion;
 
 use crate::call::GatewayCall;
-use crate::function::InstanceEndpoint;
+use crate::function::FunctionEndpoint;
 use crate::transport::TlsMode;
 
 /// Selects the paths to an instance and records the first one. Returns this thread's
 /// shared-memory endpoint if the plan allows it.
 pub(super) fn plan_paths(
     call: &mut GatewayCall,
-    endpoint: &InstanceEndpoint,
+    endpoint: &FunctionEndpoint,
 ) -> (PathPlan, Option<AsyncEndpoint>) {
     let shm_endpoint = call
         .route
@@ -29,7 +29,8 @@ pub(super) fn plan_paths(
     let is_attached = shm_endpoint.is_some();
     let callee = shm_endpoint
         .as_ref()
-        .and_then(|one| one.callee_at(endpoint.id));
+        .zip(endpoint.instance())
+        .and_then(|(one, id)| one.callee_at(id));
     let shm_endpoint = shm_endpoint.filter(|_| callee.is_some());
     let plan = path::select_paths(&call_facts(call, endpoint, (is_attached, callee)));
     call.record.set_path(plan.first_choice());
@@ -60,12 +61,12 @@ pub(super) fn tls_mode(path: Path, transport: CallTransport) -> TlsMode {
 
 fn call_facts(
     call: &GatewayCall,
-    endpoint: &InstanceEndpoint,
+    endpoint: &FunctionEndpoint,
     (caller_attached, callee): (bool, Option<CalleeKind>),
 ) -> CallFacts {
     CallFacts {
         edge: EdgeFacts {
-            same_node: endpoint.locality == InstanceLocality::SameNode,
+            same_node: !endpoint.is_remote(),
             callee_in_domain: call.route.domain.is_some(),
             same_domain: true, // the gateway joins every domain of its node
             caller_attached,
@@ -74,9 +75,13 @@ fn call_facts(
         },
         transport: TransportFacts {
             wanted: endpoint.transport,
-            caller_has_certificate: call.worker.quic_connections.has_caller(),
-            callee_has_certificate: endpoint.server_name().is_some(),
-            udp_blocked: endpoint.udp.is_blocked_now(),
+            caller_has_certificate: call
+                .worker
+                .connections_to(&endpoint.target)
+                .quic
+                .has_caller(),
+            callee_has_certificate: endpoint.target.server_name().is_some(),
+            udp_blocked: endpoint.target.udp.is_blocked_now(),
             tls: true, // every instance with a certificate speaks TLS
             own_port: endpoint.server().is_some(),
         },
@@ -84,8 +89,21 @@ fn call_facts(
             upgrade: call.options.wants_upgrade,
             grpc: call.options.is_grpc,
             trailers: call.options.announces_trailers,
+            bulk: is_bulk(call),
             // Plain requests get here only if the function's own port took no connection (`fast_path`).
             watchdog: true,
         },
     }
+}
+
+/// Size of a request's body in bytes from which TLS takes it to another machine with less CPU time than
+/// QUIC. Assumed; `nearpath-bench nodes` publishes the measured crossover.
+const MIN_BULK_BYTES: u64 = 256 * 1024;
+
+/// Returns whether the request's body is long or of unknown length. Messages of gRPC streams are short as a
+/// rule, though their length is unknown.
+fn is_bulk(call: &GatewayCall) -> bool {
+    let body = call.request.as_ref().map(http::Request::body);
+    let length = body.and_then(|body| body.size_hint().exact());
+    !call.options.is_grpc && body.is_some() && length.is_none_or(|bytes| bytes >= MIN_BULK_BYTES)
 }

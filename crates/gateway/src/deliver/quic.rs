@@ -25,7 +25,7 @@ use super::time_limits::await_within;
 use crate::COMPONENT;
 use crate::call::GatewayCall;
 use crate::context::WorkerContext;
-use crate::function::{InstanceEndpoint, monotonic_millis};
+use crate::function::{DialTarget, FunctionEndpoint, monotonic_millis};
 use crate::request::RequestUpload;
 use crate::transport::{AcquiredQuic, QuicUnavailable};
 
@@ -55,19 +55,21 @@ enum QuicOutcome {
 /// As [`super::attempt::try_instance`].
 pub(super) async fn try_quic(
     call: &mut GatewayCall,
-    endpoint: &Arc<InstanceEndpoint>,
+    endpoint: &Arc<FunctionEndpoint>,
 ) -> Result<Option<AttemptOutcome>, PlatformError> {
     let limit = call.worker.connect_timeout.min(HANDSHAKE_TIMEOUT);
     let mut buffered = BufferedRequest::take_from(call, endpoint).await?;
     // Counted for every call, successful or not: warm-up follows demand.
     call.worker
-        .quic_connections
+        .connections_to(&endpoint.target)
+        .quic
         .note_call(&call.function, call.worker.current_tick());
     loop {
         let AcquiredQuic { connection, is_new } = match call
             .worker
-            .quic_connections
-            .acquire_connection(endpoint, call.worker.current_tick(), limit)
+            .connections_to(&endpoint.target)
+            .quic
+            .acquire_connection(&endpoint.target, call.worker.current_tick(), limit)
             .await
         {
             Ok(found) => found,
@@ -97,8 +99,9 @@ pub(super) async fn try_quic(
                 // The instance accepts no more calls here, but open calls on this connection go
                 // on.
                 call.worker
-                    .quic_connections
-                    .retire_connection(endpoint, &connection);
+                    .connections_to(&endpoint.target)
+                    .quic
+                    .retire_connection(&endpoint.target, &connection);
                 if is_new {
                     return Ok(return_request(call, buffered, Some(why)));
                 } // an older connection may have ended meanwhile: dial a new one
@@ -119,25 +122,25 @@ pub(super) async fn try_quic(
     }
 }
 
-/// Opens connections ahead of calls, after a snapshot with new instances.
+/// Opens connections ahead of calls, after a snapshot with new instances or nodes.
 pub(crate) fn open_ahead_of_calls(worker: &Rc<WorkerContext>) {
-    for endpoint in worker
-        .quic_connections
-        .warmup_targets(worker.current_tick())
-    {
-        let worker = worker.clone();
-        tokio::task::spawn_local(async move {
-            let limit = worker.connect_timeout.min(HANDSHAKE_TIMEOUT);
-            // A failed attempt is not reported: the next call dials again and reports its own
-            // error.
-            if let Ok(AcquiredQuic { is_new: true, .. }) = worker
-                .quic_connections
-                .acquire_connection(&endpoint, worker.current_tick(), limit)
-                .await
-            {
-                worker.totals.quic.note_opened_ahead();
-            }
-        });
+    let quic = &worker.instance_connections.quic;
+    let instances = quic.warmup_targets(worker.current_tick());
+    let nodes = worker.table.nodes();
+    let nodes = nodes.all().filter(|node| !node.udp.is_blocked_now());
+    for target in instances.iter().chain(nodes) {
+        let (worker, target) = (worker.clone(), target.clone());
+        tokio::task::spawn_local(async move { open_ahead(&worker, &target).await });
+    }
+}
+
+async fn open_ahead(worker: &WorkerContext, target: &Arc<DialTarget>) {
+    let limit = worker.connect_timeout.min(HANDSHAKE_TIMEOUT);
+    let quic = &worker.connections_to(target).quic;
+    let acquired = quic.acquire_connection(target, worker.current_tick(), limit);
+    // A failed attempt is not reported: the next call dials again and reports its own error.
+    if let Ok(AcquiredQuic { is_new: true, .. }) = acquired.await {
+        worker.totals.quic.note_opened_ahead();
     }
 }
 
@@ -156,7 +159,7 @@ fn return_request(
 
 async fn send_request(
     call: &GatewayCall,
-    endpoint: &InstanceEndpoint,
+    endpoint: &FunctionEndpoint,
     connection: &CallerConnection,
     buffered: &mut BufferedRequest,
 ) -> QuicOutcome {
@@ -198,7 +201,10 @@ async fn send_request(
         // ran.
         Err(calling) => {
             // Other calls take another path; this one may have run.
-            endpoint.udp.note_failure(monotonic_millis(Instant::now()));
+            endpoint
+                .target
+                .udp
+                .note_failure(monotonic_millis(Instant::now()));
             QuicOutcome::from_result(calling.await)
         }
     }
@@ -269,7 +275,7 @@ async fn send_streamed(
 /// Handles the instance's answer. A refusal puts a complete request back into the call.
 async fn handle_answer(
     call: &mut GatewayCall,
-    endpoint: &InstanceEndpoint,
+    endpoint: &FunctionEndpoint,
     response: Response<Box<wire::QuicResponseBody>>,
     buffered: BufferedRequest,
 ) -> Result<AttemptOutcome, PlatformError> {
@@ -281,7 +287,7 @@ async fn handle_answer(
         // The answer is to a part of the request only.
         return Err(broken_call_error(call, endpoint, None));
     }
-    endpoint.udp.note_answer();
+    endpoint.target.udp.note_answer();
     call.worker
         .totals
         .quic
@@ -308,7 +314,7 @@ async fn handle_answer(
 /// Returns the error for a call that broke. Notes a connection that fell silent.
 fn broken_quic_error(
     call: &GatewayCall,
-    endpoint: &InstanceEndpoint,
+    endpoint: &FunctionEndpoint,
     connection: &CallerConnection,
     error: QuicCallError,
 ) -> PlatformError {
@@ -328,13 +334,16 @@ fn broken_quic_error(
 }
 
 /// Closes a silent connection, so that its other calls fail at once and take another path.
-fn note_silence(call: &GatewayCall, endpoint: &InstanceEndpoint, connection: &CallerConnection) {
+fn note_silence(call: &GatewayCall, endpoint: &FunctionEndpoint, connection: &CallerConnection) {
     call.worker.totals.quic.note_silence();
-    endpoint.udp.note_failure(monotonic_millis(Instant::now()));
+    endpoint
+        .target
+        .udp
+        .note_failure(monotonic_millis(Instant::now()));
     connection.close();
 }
 
-fn lost_error(call: &GatewayCall, endpoint: &InstanceEndpoint, why: &str) -> PlatformError {
+fn lost_error(call: &GatewayCall, endpoint: &FunctionEndpoint, why: &str) -> PlatformError {
     if call
         .upload_progress
         .as_ref()
@@ -343,7 +352,7 @@ fn lost_error(call: &GatewayCall, endpoint: &InstanceEndpoint, why: &str) -> Pla
         return broken_call_error(call, endpoint, None);
     }
     let message = format!(
-        "instance {} of {} closed the connection before it answered: {why}",
+        "{} of {} closed the connection before it answered: {why}",
         endpoint.id, call.function.name
     );
     PlatformError::new(COMPONENT, Reason::InstanceDied, message)

@@ -52,7 +52,7 @@ impl RetryState {
         why: String,
     ) -> Option<AdmissionPermit> {
         let first = *self.first_failure.get_or_insert_with(Instant::now);
-        self.tried_serials.push(slot.endpoint.serial);
+        self.tried_serials.push(slot.endpoint.target.serial);
         let limit = (first + call.route.policy.cold_timeout).min(call.deadlines.deadline());
         // Subscribed before the slot is given up: a snapshot in between must not be missed.
         self.wait = Some(RetryWait::Failed {
@@ -123,7 +123,7 @@ impl RetryState {
         mut changes: watch::Receiver<u64>,
     ) -> Result<(), PlatformError> {
         call.route = call.function.route();
-        if !endpoint_slot::all_ready_tried(&call.function, &self.tried_serials)
+        if !endpoint_slot::all_gated_tried(&call.function, &self.tried_serials)
             && self.tried_serials.len() < call.worker.max_attempts
         {
             return Ok(());

@@ -18,7 +18,7 @@ use super::buffered_request::BufferedRequest;
 use super::delivery_errors::{broken_call_error, unsent_error};
 use super::instance_body::InstanceBody;
 use crate::call::GatewayCall;
-use crate::function::InstanceEndpoint;
+use crate::function::FunctionEndpoint;
 use crate::request::RequestUpload;
 use crate::transport::HttpConnection;
 
@@ -28,7 +28,7 @@ use crate::transport::HttpConnection;
 /// See [`BufferedRequest::take_from`].
 pub(super) async fn copy_request(
     call: &mut GatewayCall,
-    endpoint: &InstanceEndpoint,
+    endpoint: &FunctionEndpoint,
     collect_body: bool,
 ) -> Result<Option<Request<RequestUpload>>, PlatformError> {
     if collect_body {
@@ -60,7 +60,7 @@ pub(super) fn may_run_elsewhere(reason: Reason) -> bool {
 /// into the call.
 pub(super) async fn handle_response(
     call: &mut GatewayCall,
-    endpoint: &std::sync::Arc<InstanceEndpoint>,
+    endpoint: &std::sync::Arc<FunctionEndpoint>,
     mut response: Response<Incoming>,
     connection: HttpConnection,
     retry_copy: Option<Request<RequestUpload>>,
@@ -77,8 +77,9 @@ pub(super) async fn handle_response(
     // hyper reports a connection as not ready if its body was not read completely, so this one is
     // taken again only if it can serve.
     call.worker
-        .tcp_pools
-        .put_connection(endpoint, connection, call.worker.current_tick());
+        .connections_to(&endpoint.target)
+        .tcp
+        .put_connection(&endpoint.target, connection, call.worker.current_tick());
     call.request = Some(request);
     AttemptOutcome::Refused(why)
 }
@@ -90,7 +91,7 @@ pub(super) async fn handle_response(
 /// If the request may have run or is gone.
 pub(super) fn handle_send_error(
     call: &mut GatewayCall,
-    endpoint: &InstanceEndpoint,
+    endpoint: &FunctionEndpoint,
     connection: &HttpConnection,
     retry_copy: Option<Request<RequestUpload>>,
     error: &hyper::Error,

@@ -26,7 +26,7 @@ use super::shm_body::ShmBody;
 use super::time_limits::await_within;
 use crate::call::GatewayCall;
 use crate::error_response::{X_NEARPATH_REASON, X_OPENFAAS_INTERNAL};
-use crate::function::InstanceEndpoint;
+use crate::function::FunctionEndpoint;
 use crate::request::RequestUpload;
 
 /// Sends the request through shared memory and waits for the head of the response.
@@ -36,7 +36,7 @@ use crate::request::RequestUpload;
 /// another path.
 pub(super) async fn try_shm(
     call: &mut GatewayCall,
-    endpoint: &Arc<InstanceEndpoint>,
+    endpoint: &Arc<FunctionEndpoint>,
     shm_endpoint: AsyncEndpoint,
 ) -> Result<AttemptOutcome, PlatformError> {
     let mut buffered = BufferedRequest::take_from(call, endpoint).await?;
@@ -109,7 +109,7 @@ pub(crate) fn refusal_text(reply: &CallReply) -> String {
 
 fn send_call(
     call: &GatewayCall,
-    endpoint: &InstanceEndpoint,
+    endpoint: &FunctionEndpoint,
     shm_endpoint: &AsyncEndpoint,
     head: &http::request::Parts,
     remaining: &RequestUpload,
@@ -132,7 +132,8 @@ fn send_call(
         trace,
         span,
     };
-    let to = CallDestination::Instance(endpoint.id);
+    let id = endpoint.instance().expect("memory is shared within a node");
+    let to = CallDestination::Instance(id);
     // One message is cheaper than a stream: no writer, no task, no credit.
     if remaining.is_end_stream() {
         return shm_endpoint.call(to, &request).map(|answer| (answer, None));

@@ -28,7 +28,7 @@ pub(crate) fn hold_place_while_uploading(call: &GatewayCall) -> Option<TransferG
     progress.hold_place(call.worker.min_body_rate, Instant::now());
     Some(call.worker.sweep_transfer(Rc::new(UploadHolder {
         function: call.function.clone(),
-        source: SourceNetwork::of(call.peer.addr),
+        source: call.source,
         progress: progress.clone(),
     })))
 }

@@ -12,9 +12,7 @@ use nearpath_domain::CalleeKind;
 use nearpath_path::{
     self as path, CallFacts, CallNeeds, EdgeFacts, Path, PathChoice, TransportFacts,
 };
-use nearpath_types::{
-    FunctionPolicy, FunctionServer, InstanceLocality, PlatformError, Reason, duration, policy,
-};
+use nearpath_types::{FunctionPolicy, FunctionServer, PlatformError, Reason, duration, policy};
 use nearpath_wire::hop::headers::{strip_hop_headers, strip_platform_headers};
 use tokio::net::TcpStream;
 
@@ -159,10 +157,11 @@ fn path_choice(worker: &WorkerContext, draft: &PlainDraft) -> Option<PathChoice>
     let shm_endpoint = domain.and_then(|domain| worker.shm_domains.endpoint_in(domain));
     let callee = shm_endpoint
         .as_ref()
-        .and_then(|one| one.callee_at(endpoint.id));
+        .zip(endpoint.instance())
+        .and_then(|(one, id)| one.callee_at(id));
     let facts = CallFacts {
         edge: EdgeFacts {
-            same_node: endpoint.locality == InstanceLocality::SameNode,
+            same_node: !endpoint.is_remote(),
             callee_in_domain: domain.is_some(),
             same_domain: true, // the gateway joins every domain of its node
             caller_attached: shm_endpoint.is_some(),
@@ -311,7 +310,7 @@ impl PlainCall {
             return PlatformError::new(COMPONENT, Reason::FunctionFailed, text)
                 .governed_by("limits.memory");
         }
-        let reason = match has_watchdog(endpoint.addr).await {
+        let reason = match has_watchdog(endpoint.target.addr).await {
             true => Reason::FunctionFailed,
             false => Reason::InstanceDied,
         };

@@ -13,7 +13,7 @@ use super::request::PlainRequest;
 use crate::call::GatewayCall;
 use crate::context::WorkerContext;
 use crate::deliver::{self, EndpointSlot};
-use crate::function::{ActiveRoute, FunctionEntry, InstanceEndpoint};
+use crate::function::{ActiveRoute, FunctionEndpoint, FunctionEntry};
 use crate::record::CompletionRecord;
 use crate::request::{CallId, ListenerZone, PeerInfo, RequestDeadlines, RequestOptions, StartTime};
 use crate::route;
@@ -52,7 +52,7 @@ enum PlainCaller {
 pub(super) fn is_eligible(plain: &PlainRequest, route: &ActiveRoute) -> bool {
     // The pipeline answers 413. Here a request that does not fit is only declined.
     let fits = |most| plain.body_length() <= most;
-    !plain.has_gateway_options() && route.policy.max_body.is_none_or(fits)
+    route.runs_here && !plain.has_gateway_options() && route.policy.max_body.is_none_or(fits)
 }
 
 /// Returns the function that calls, if its edge is declared. `None`: the pipeline refuses the call.
@@ -61,8 +61,10 @@ fn permitted_caller(
     peer: &PeerInfo,
     callee: &FunctionEntry,
 ) -> Option<PlainCaller> {
-    if peer.zone == ListenerZone::Public {
-        return Some(PlainCaller::Outside);
+    match peer.zone {
+        ListenerZone::Public => return Some(PlainCaller::Outside),
+        ListenerZone::Internal => {}
+        ListenerZone::Node => return None, // its connections take the pipeline
     }
     let caller = worker.table.find_caller(peer.addr)?;
     route::check_edge(Some(&caller), peer.addr, &callee.id).ok()?;
@@ -98,7 +100,7 @@ impl PlainDraft {
     }
 
     /// Returns the chosen instance.
-    pub(super) fn endpoint(&self) -> &Arc<InstanceEndpoint> {
+    pub(super) fn endpoint(&self) -> &Arc<FunctionEndpoint> {
         &self.slot.endpoint
     }
 
@@ -157,7 +159,7 @@ impl PlainDraft {
             worker.control.note_call(&self.function.id);
         }
         let mut record = start_record(worker, peer, plain, &self, choice);
-        record.instance = Some(self.slot.endpoint.id);
+        record.endpoint = Some(self.slot.endpoint.id.clone());
         PlainCall {
             draft: self,
             record,
@@ -203,7 +205,7 @@ pub(super) fn forwarded_for<'a>(plain: &PlainRequest, peer: &'a PeerInfo) -> Cow
 
 impl PlainCall {
     /// Returns the instance.
-    pub(super) fn endpoint(&self) -> &Arc<InstanceEndpoint> {
+    pub(super) fn endpoint(&self) -> &Arc<FunctionEndpoint> {
         self.draft.endpoint()
     }
 
@@ -260,10 +262,11 @@ impl PlainCall {
         // No caller timeout: a request that sets one never takes the fast path.
         let deadlines =
             RequestDeadlines::new(admitted_at, &route.policy, None, worker.body_idle_timeout);
-        let (worker, peer) = (worker.clone(), peer.clone());
+        let (worker, peer, source) = (worker.clone(), peer.clone(), SourceNetwork::of(peer.addr));
         let call = GatewayCall {
             worker,
             peer,
+            source,
             function,
             caller,
             route,

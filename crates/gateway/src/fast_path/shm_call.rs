@@ -35,7 +35,10 @@ fn prefers_own_port(route: &ActiveRoute, shm_endpoint: &polled::AsyncEndpoint) -
     route.ready.first().is_some_and(|instance| {
         instance.transport == CallTransport::Auto
             && instance.server().is_some()
-            && shm_endpoint.callee_at(instance.id) == Some(CalleeKind::Watchdog)
+            && instance
+                .instance()
+                .and_then(|id| shm_endpoint.callee_at(id))
+                == Some(CalleeKind::Watchdog)
     })
 }
 
@@ -85,7 +88,8 @@ pub(crate) fn send_plain(
         trace,
         span,
     };
-    let sent = shm_endpoint.call(CallDestination::Instance(draft.endpoint().id), &request);
+    let to = CallDestination::Instance(draft.endpoint().instance()?);
+    let sent = shm_endpoint.call(to, &request);
     let answer = sent.ok()?;
     // After the send: a request that was declined is recorded by the pipeline, and only there.
     let choice = PathChoice {

@@ -1,40 +1,53 @@
-//! State of one ready instance, shared by all threads: its address and its open requests.
+//! State of one place where a function's requests run, shared by all threads: a ready instance here, or
+//! another node with instances.
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use nearpath_types::policy::CallTransport;
-use nearpath_types::{FunctionServer, InstanceId, InstanceLocality, InstanceRoute};
+use nearpath_types::{FunctionLoad, FunctionServer, InstanceId, InstanceRoute, NodeName};
 use tokio::sync::Notify;
 
-use super::udp_reachability::UdpReachability;
+use super::dial_target::DialTarget;
 
 const WITHDRAWN_BIT: u32 = 1 << 31;
 
-/// A ready instance. Once withdrawn, it stays withdrawn.
+/// Identity of an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum EndpointId {
+    /// Instance of this node.
+    Instance(InstanceId),
+    /// Another node, which chooses an instance itself.
+    Node(NodeName),
+}
+
+impl fmt::Display for EndpointId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Instance(id) => write!(f, "instance {id}"),
+            Self::Node(name) => write!(f, "node {name}"),
+        }
+    }
+}
+
+/// A place where a function's requests run. Once withdrawn, it stays withdrawn.
 #[derive(Debug)]
-pub(crate) struct InstanceEndpoint {
-    /// Id of the instance.
-    pub id: InstanceId,
-    /// Address of its watchdog.
-    pub addr: SocketAddr,
-    /// Key of connection pools. Unlike `id`, never reused while the process lives.
-    pub serial: u64,
-    /// Machine on which the instance runs, relative to this node.
-    pub locality: InstanceLocality,
+pub(crate) struct FunctionEndpoint {
+    /// Identity of the endpoint.
+    pub id: EndpointId,
+    /// The other end of connections. All functions of a node share one.
+    pub target: Arc<DialTarget>,
     /// Transport that its callers must use.
     pub transport: CallTransport,
-    /// Reachability over UDP.
-    pub udp: UdpReachability,
-    /// Server name in its certificate, once known; it does not change.
-    server_name: OnceLock<Arc<str>>,
     /// The function's own server, once known; it does not change.
     server: OnceLock<Arc<FunctionServer>>,
+    /// Ready instances that a node has reported.
+    reported_ready: AtomicU32,
+    /// Requests that a node has reported, of all gateways.
+    reported_requests: AtomicU32,
     /// Set after a refusal, cleared by the next answer.
     is_suspect: AtomicBool,
-    /// The instance is gone: connections that cannot notice that must be cut.
-    is_gone: AtomicBool,
     /// Bit 31: withdrawn. Bits 0–30: open requests. A single word, so that each request is known
     /// to come before or after the withdrawal.
     request_count: AtomicU32,
@@ -42,58 +55,50 @@ pub(crate) struct InstanceEndpoint {
     requests_ended: Notify,
 }
 
-impl InstanceEndpoint {
-    /// Creates an endpoint for an instance.
-    pub(crate) fn from_instance(instance: &InstanceRoute) -> Self {
-        Self::new(
-            instance.id,
-            instance.addr.0,
-            instance.locality,
-            instance.transport,
-        )
+impl FunctionEndpoint {
+    /// Creates an endpoint for an instance of this node.
+    pub(crate) fn for_instance(instance: &InstanceRoute) -> Self {
+        let target = DialTarget::for_instance(instance.addr.0);
+        let id = EndpointId::Instance(instance.id);
+        Self::new(id, target.into(), instance.transport)
     }
 
-    fn new(
-        id: InstanceId,
-        addr: SocketAddr,
-        locality: InstanceLocality,
-        transport: CallTransport,
-    ) -> Self {
-        static NEXT_SERIAL: AtomicU64 = AtomicU64::new(0);
-        // Relaxed: only uniqueness matters, which the atomic addition gives by itself.
-        let serial = NEXT_SERIAL.fetch_add(1, Ordering::Relaxed);
-        let (udp, server_name, request_count) = (
-            UdpReachability::default(),
-            OnceLock::new(),
-            AtomicU32::new(0),
-        );
-        let (is_suspect, is_gone) = (AtomicBool::new(false), AtomicBool::new(false));
+    /// Creates an endpoint for the instances of another node.
+    pub(crate) fn for_node(name: NodeName, target: Arc<DialTarget>) -> Self {
+        Self::new(EndpointId::Node(name), target, CallTransport::Auto)
+    }
+
+    fn new(id: EndpointId, target: Arc<DialTarget>, transport: CallTransport) -> Self {
         Self {
             id,
-            addr,
-            serial,
-            locality,
+            target,
             transport,
-            udp,
-            server_name,
             server: OnceLock::new(),
-            is_suspect,
-            is_gone,
-            request_count,
+            reported_ready: AtomicU32::new(0),
+            reported_requests: AtomicU32::new(0),
+            is_suspect: AtomicBool::new(false),
+            request_count: AtomicU32::new(0),
             requests_ended: Notify::new(),
         }
     }
 
-    /// Returns the server name for QUIC and TLS; `None` without a certificate.
-    pub(crate) fn server_name(&self) -> Option<&str> {
-        self.server_name.get().map(|name| &**name)
+    /// Returns the instance; `None` for a node.
+    pub(crate) fn instance(&self) -> Option<InstanceId> {
+        match self.id {
+            EndpointId::Instance(id) => Some(id),
+            EndpointId::Node(_) => None,
+        }
+    }
+
+    /// Returns whether another node delivers the requests.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.target.node().is_some()
     }
 
     /// Sets the server name when the instance has received its certificate.
     pub(crate) fn set_server_name(&self, name: Option<&Arc<str>>) {
-        if let Some(name) = name {
-            self.server_name.get_or_init(|| Arc::clone(name));
-        }
+        name.into_iter()
+            .for_each(|name| self.target.set_server_name(name));
     }
 
     /// Returns the function's own server, if calls may go to it without the watchdog.
@@ -105,6 +110,23 @@ impl InstanceEndpoint {
     pub(crate) fn set_server(&self, server: Option<&Arc<FunctionServer>>) {
         if let Some(server) = server {
             self.server.get_or_init(|| Arc::clone(server));
+        }
+    }
+
+    /// Sets the last report of another node.
+    pub(crate) fn set_load(&self, load: FunctionLoad) {
+        // Relaxed in both methods: the numbers are estimates, and nothing else depends on them.
+        self.reported_ready.store(load.ready, Ordering::Relaxed);
+        self.reported_requests
+            .store(load.requests, Ordering::Relaxed);
+    }
+
+    /// Returns the load of another node: its last report, and at least this gateway's own requests.
+    pub(crate) fn load(&self) -> FunctionLoad {
+        let own = self.request_count().unwrap_or(u32::MAX);
+        FunctionLoad {
+            ready: self.reported_ready.load(Ordering::Relaxed),
+            requests: self.reported_requests.load(Ordering::Relaxed).max(own),
         }
     }
 
@@ -120,19 +142,6 @@ impl InstanceEndpoint {
         if self.is_suspect() == has_run {
             self.is_suspect.store(!has_run, Ordering::Relaxed);
         }
-    }
-
-    /// Marks the instance as gone.
-    pub(crate) fn mark_gone(&self) {
-        // Pairs with the acquire load in `is_gone`, so that a sweep sees the state before the
-        // mark.
-        self.is_gone.store(true, Ordering::Release);
-    }
-
-    /// Returns whether the instance is gone. After the removal of its function this is never
-    /// known.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.is_gone.load(Ordering::Acquire)
     }
 
     /// Returns whether the instance gets no further requests.
@@ -164,7 +173,8 @@ impl InstanceEndpoint {
         if before == WITHDRAWN_BIT | 1 {
             self.requests_ended.notify_one();
         }
-        before & WITHDRAWN_BIT == 0
+        // The permits of requests at other nodes are returned by their ends alone.
+        before & WITHDRAWN_BIT == 0 || self.is_remote()
     }
 
     /// Returns whether requests are open, withdrawn or not.
@@ -181,11 +191,15 @@ impl InstanceEndpoint {
         }
     }
 
-    /// Withdraws the instance. Returns its open requests the first time, then 0.
+    /// Withdraws the endpoint. Returns the permits to give back to the gate: the open requests of an
+    /// instance the first time, then 0.
     pub(crate) fn withdraw(&self) -> u32 {
         let before = self.request_count.fetch_or(WITHDRAWN_BIT, Ordering::AcqRel);
+        if !self.is_remote() {
+            self.target.mark_withdrawn();
+        }
         // Once: the caller returns so many permits to the gate, and must not do so twice.
-        if before & WITHDRAWN_BIT == 0 {
+        if before & WITHDRAWN_BIT == 0 && !self.is_remote() {
             before
         } else {
             0
@@ -196,11 +210,41 @@ impl InstanceEndpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearpath_types::PeerNode;
+
+    fn instance_endpoint() -> FunctionEndpoint {
+        let target = DialTarget::for_instance("127.0.0.1:1".parse().unwrap());
+        let id = EndpointId::Instance(InstanceId(1));
+        FunctionEndpoint::new(id, target.into(), CallTransport::Auto)
+    }
+
+    #[test]
+    fn requests_at_another_node_keep_their_permits() {
+        let (name, addr) = ("b".parse().unwrap(), "192.0.2.1:8444".parse().unwrap());
+        let target = DialTarget::for_node(&PeerNode { name, addr });
+        let endpoint = FunctionEndpoint::for_node("b".parse().unwrap(), target.into());
+        assert!(endpoint.try_acquire(1));
+        assert_eq!(endpoint.withdraw(), 0);
+        assert!(endpoint.release() && !endpoint.try_acquire(1));
+        assert!(!endpoint.target.is_withdrawn(), "its other functions go on");
+    }
+
+    #[test]
+    fn the_load_of_a_node_is_at_least_what_this_gateway_has_sent() {
+        let (name, addr) = ("b".parse().unwrap(), "192.0.2.1:8444".parse().unwrap());
+        let target = DialTarget::for_node(&PeerNode { name, addr });
+        let endpoint = FunctionEndpoint::for_node("b".parse().unwrap(), target.into());
+        let load = |requests| FunctionLoad { ready: 2, requests };
+        endpoint.set_load(load(1));
+        assert!(endpoint.try_acquire(9) && endpoint.try_acquire(9));
+        assert_eq!(endpoint.load(), load(2));
+        endpoint.set_load(load(5));
+        assert_eq!(endpoint.load(), load(5));
+    }
 
     #[test]
     fn a_withdrawn_endpoint_takes_no_request_and_reports_its_count_once() {
-        let (addr, locality) = ("127.0.0.1:1".parse().unwrap(), InstanceLocality::SameNode);
-        let endpoint = InstanceEndpoint::new(InstanceId(1), addr, locality, CallTransport::Auto);
+        let endpoint = instance_endpoint();
         assert!(endpoint.try_acquire(2) && endpoint.try_acquire(2) && !endpoint.try_acquire(2));
         assert!(endpoint.release());
         assert_eq!((endpoint.withdraw(), endpoint.withdraw()), (1, 0));
@@ -210,8 +254,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_last_request_of_a_withdrawn_endpoint_ends_the_wait() {
-        let (addr, locality) = ("127.0.0.1:1".parse().unwrap(), InstanceLocality::SameNode);
-        let endpoint = InstanceEndpoint::new(InstanceId(1), addr, locality, CallTransport::Auto);
+        let endpoint = instance_endpoint();
         assert!(endpoint.try_acquire(2) && endpoint.try_acquire(2));
         endpoint.withdraw();
         let mut waiting = std::pin::pin!(endpoint.wait_requests_ended());

@@ -9,8 +9,9 @@ use nearpath_types::{
     FunctionId, FunctionPolicy, FunctionRoute, InstanceState, StartFailure, duration,
 };
 
-use super::endpoint::InstanceEndpoint;
+use super::endpoint::FunctionEndpoint;
 use super::gate::{AdmissionGate, UNLIMITED};
+use super::node_targets::NodeTargets;
 use super::tally::FunctionTally;
 use super::wake_throttle::WakeThrottle;
 
@@ -37,10 +38,14 @@ pub(crate) struct FunctionEntry {
 pub(crate) struct ActiveRoute {
     /// Limits, timeouts and permitted edges.
     pub policy: Arc<FunctionPolicy>,
-    /// Instances that may be called.
-    pub ready: Vec<Arc<InstanceEndpoint>>,
+    /// Instances of this node that may be called.
+    pub ready: Vec<Arc<FunctionEndpoint>>,
+    /// Other nodes that may be called, in the order of their names.
+    pub remotes: Vec<Arc<FunctionEndpoint>>,
+    /// The function may have instances on this node.
+    pub runs_here: bool,
     /// Withdrawn instances that still finish requests.
-    draining: Vec<Arc<InstanceEndpoint>>,
+    draining: Vec<Arc<FunctionEndpoint>>,
     /// Cause for which no instance is ready.
     pub start_failure: Option<StartFailure>,
     /// Total timeout as value of `X-Timeout`.
@@ -62,13 +67,7 @@ impl FunctionEntry {
             gate: AdmissionGate::new(0, policy.queue),
             wake_throttle: WakeThrottle::new(Instant::now()),
             tally: FunctionTally::default(),
-            route: ArcSwap::from_pointee(ActiveRoute::new(
-                &id,
-                policy,
-                Vec::new(),
-                Vec::new(),
-                None,
-            )),
+            route: ArcSwap::from_pointee(ActiveRoute::empty(&id, policy)),
             id,
             name,
         }
@@ -82,25 +81,31 @@ impl FunctionEntry {
     /// Applies an entry of a snapshot. Instances that stay ready keep their counts. Withdrawn
     /// ones get no new requests, and their open requests no longer count against the limit. Returns
     /// the instances that this entry withdraws.
-    pub(crate) fn apply_snapshot(&self, entry: &FunctionRoute) -> Vec<Arc<InstanceEndpoint>> {
+    pub(crate) fn apply_snapshot(
+        &self,
+        entry: &FunctionRoute,
+        nodes: &NodeTargets,
+    ) -> Vec<Arc<FunctionEndpoint>> {
         let before = self.route();
-        let ready = merge_ready(&before.ready, entry);
-        let capacity = request_capacity(&entry.policy, ready.len());
-        let is_missing =
-            |old: &&Arc<InstanceEndpoint>| !ready.iter().any(|new| Arc::ptr_eq(old, new));
-        let withdrawn: Vec<_> = before.ready.iter().filter(is_missing).cloned().collect();
+        let (ready, remotes) = (
+            merge_ready(&before.ready, entry),
+            merge_remotes(&before.remotes, entry, nodes),
+        );
+        let withdrawn = missing_in(&ready, &before.ready);
+        let left = missing_in(&remotes, &before.remotes);
         let draining = still_draining(&before.draining, &withdrawn, entry);
-        let start_failure = entry.start_failure.clone();
+        let capacity = request_capacity(entry, ready.len(), remotes.len());
         // First the route, then the withdrawal, then the capacity. A request that is admitted in
         // between finds the new instances. A slot at an old one fails, and another is picked.
-        self.route.store(Arc::new(ActiveRoute::new(
-            &self.id,
-            entry.policy.clone(),
+        self.route.store(Arc::new(ActiveRoute {
             ready,
+            remotes,
             draining,
-            start_failure,
-        )));
-        for endpoint in &withdrawn {
+            runs_here: entry.runs_here,
+            start_failure: entry.start_failure.clone(),
+            ..ActiveRoute::empty(&self.id, entry.policy.clone())
+        }));
+        for endpoint in withdrawn.iter().chain(&left) {
             self.gate.release_withdrawn(endpoint.withdraw());
         }
         self.gate.set_limits(capacity, entry.policy.queue);
@@ -109,24 +114,19 @@ impl FunctionEntry {
 
     /// Removes the function: no request is sent any more, and waiting ones fail. Returns the
     /// instances that this withdraws.
-    pub(crate) fn remove_function(&self) -> Vec<Arc<InstanceEndpoint>> {
-        let withdrawn = self.route().ready.clone();
-        for endpoint in &withdrawn {
+    pub(crate) fn remove_function(&self) -> Vec<Arc<FunctionEndpoint>> {
+        let route = self.route();
+        for endpoint in route.ready.iter().chain(&route.remotes) {
             endpoint.withdraw();
         }
         self.gate.close_gate();
-        withdrawn
+        route.ready.clone()
     }
 }
 
 impl ActiveRoute {
-    fn new(
-        id: &FunctionId,
-        policy: Arc<FunctionPolicy>,
-        ready: Vec<Arc<InstanceEndpoint>>,
-        draining: Vec<Arc<InstanceEndpoint>>,
-        start_failure: Option<StartFailure>,
-    ) -> Self {
+    /// Creates a route without instances.
+    fn empty(id: &FunctionId, policy: Arc<FunctionPolicy>) -> Self {
         let total_timeout_header =
             HeaderValue::from_str(&duration::format_duration(policy.total_timeout))
                 .expect("a duration is ASCII");
@@ -134,24 +134,40 @@ impl ActiveRoute {
         let prefetches = policy.egress.iter().any(|to| !to.prefetch.is_empty());
         Self {
             policy,
-            ready,
-            draining,
-            start_failure,
+            ready: Vec::new(),
+            remotes: Vec::new(),
+            draining: Vec::new(),
+            runs_here: true,
+            start_failure: None,
             total_timeout_header,
             domain,
             prefetches,
         }
     }
 
-    /// Returns whether a request has to wait for an instance to start.
+    /// Returns the endpoints whose places the gate counts: the instances of this node, or the other
+    /// nodes if the function does not run here.
+    pub(crate) fn gated(&self) -> &[Arc<FunctionEndpoint>] {
+        match self.runs_here {
+            true => &self.ready,
+            false => &self.remotes,
+        }
+    }
+
+    /// Returns whether a request has to wait for an instance to start, or for a node to be reachable.
     pub(crate) fn is_cold(&self) -> bool {
-        self.ready.is_empty()
+        self.gated().is_empty()
     }
 }
 
-fn request_capacity(policy: &FunctionPolicy, ready: usize) -> u32 {
+/// Returns the places at the gate. Other nodes have gates of their own, so their places are not
+/// counted here.
+fn request_capacity(entry: &FunctionRoute, ready: usize, remotes: usize) -> u32 {
+    if !entry.runs_here {
+        return if remotes == 0 { 0 } else { UNLIMITED };
+    }
     let ready = u32::try_from(ready).unwrap_or(UNLIMITED);
-    match policy.max_inflight {
+    match entry.policy.max_inflight {
         // Saturated: an overflow must mean no limit, not a small one.
         Some(each) => each.saturating_mul(ready).min(UNLIMITED),
         // Without a limit per instance, the gate still has to stop requests that no instance
@@ -161,10 +177,19 @@ fn request_capacity(policy: &FunctionPolicy, ready: usize) -> u32 {
     }
 }
 
+/// Returns the endpoints of `before` that `now` lacks.
+fn missing_in(
+    now: &[Arc<FunctionEndpoint>],
+    before: &[Arc<FunctionEndpoint>],
+) -> Vec<Arc<FunctionEndpoint>> {
+    let is_missing = |old: &&Arc<FunctionEndpoint>| !now.iter().any(|new| Arc::ptr_eq(old, new));
+    before.iter().filter(is_missing).cloned().collect()
+}
+
 fn merge_ready(
-    before: &[Arc<InstanceEndpoint>],
+    before: &[Arc<FunctionEndpoint>],
     entry: &FunctionRoute,
-) -> Vec<Arc<InstanceEndpoint>> {
+) -> Vec<Arc<FunctionEndpoint>> {
     let ready = entry
         .instances
         .iter()
@@ -173,11 +198,11 @@ fn merge_ready(
         .map(|instance| {
             // Both must match: an instance that restarts at another address needs new
             // connections.
-            let same =
-                |old: &&Arc<InstanceEndpoint>| old.id == instance.id && old.addr == instance.addr.0;
+            let same = |old: &&Arc<FunctionEndpoint>| {
+                old.instance() == Some(instance.id) && old.target.addr == instance.addr.0
+            };
             let known = before.iter().find(same).cloned();
-            let endpoint =
-                known.unwrap_or_else(|| InstanceEndpoint::from_instance(instance).into());
+            let endpoint = known.unwrap_or_else(|| FunctionEndpoint::for_instance(instance).into());
             endpoint.set_server_name(instance.quic.as_ref());
             endpoint.set_server(instance.server.as_ref());
             endpoint
@@ -185,15 +210,39 @@ fn merge_ready(
         .collect()
 }
 
+/// Returns an endpoint for each other node with instances, with its last report.
+fn merge_remotes(
+    before: &[Arc<FunctionEndpoint>],
+    entry: &FunctionRoute,
+    nodes: &NodeTargets,
+) -> Vec<Arc<FunctionEndpoint>> {
+    let known = entry
+        .remotes
+        .iter()
+        .filter_map(|remote| Some((remote, nodes.get(&remote.node.name)?)));
+    known
+        .map(|(remote, target)| {
+            let same = |old: &&Arc<FunctionEndpoint>| Arc::ptr_eq(&old.target, target);
+            let endpoint = before.iter().find(same).cloned().unwrap_or_else(|| {
+                FunctionEndpoint::for_node(remote.node.name.clone(), target.clone()).into()
+            });
+            endpoint.set_load(remote.load);
+            endpoint
+        })
+        .collect()
+}
+
 /// Returns the withdrawn instances that still exist, and marks the others as gone.
 fn still_draining(
-    before: &[Arc<InstanceEndpoint>],
-    withdrawn: &[Arc<InstanceEndpoint>],
+    before: &[Arc<FunctionEndpoint>],
+    withdrawn: &[Arc<FunctionEndpoint>],
     entry: &FunctionRoute,
-) -> Vec<Arc<InstanceEndpoint>> {
-    let is_present =
-        |one: &&Arc<InstanceEndpoint>| entry.instances.iter().any(|instance| instance.id == one.id);
+) -> Vec<Arc<FunctionEndpoint>> {
+    let is_present = |one: &&Arc<FunctionEndpoint>| {
+        let mut instances = entry.instances.iter();
+        instances.any(|instance| one.instance() == Some(instance.id))
+    };
     let (draining, gone): (Vec<_>, Vec<_>) = before.iter().chain(withdrawn).partition(is_present);
-    gone.into_iter().for_each(|one| one.mark_gone());
+    gone.into_iter().for_each(|one| one.target.mark_gone());
     draining.into_iter().cloned().collect()
 }

@@ -4,15 +4,18 @@
 //! State that outlives a snapshot is separate: the [`AdmissionGate`], the counters, and the state
 //! of each instance.
 
+mod dial_target;
 mod endpoint;
 mod entry;
 mod gate;
+mod node_targets;
 mod routing_table;
 mod tally;
 mod udp_reachability;
 mod wake_throttle;
 
-pub(crate) use endpoint::InstanceEndpoint;
+pub(crate) use dial_target::DialTarget;
+pub(crate) use endpoint::{EndpointId, FunctionEndpoint};
 pub(crate) use entry::{ActiveRoute, FunctionEntry};
 pub(crate) use gate::{AdmissionGate, AdmissionPermit, GateEntry, GateRefusal, GateWaiter};
 pub(crate) use routing_table::RoutingTable;

@@ -10,12 +10,13 @@ use arc_swap::ArcSwap;
 use imbl::HashMap;
 use nearpath_types::name::DEFAULT_NAMESPACE;
 use nearpath_types::{
-    FunctionChange, FunctionId, FunctionMap, FunctionRoute, InstanceId, RoutingSnapshot,
+    FunctionChange, FunctionId, FunctionMap, FunctionRoute, InstanceId, PeerNode, RoutingSnapshot,
 };
 use tokio::sync::watch;
 
-use super::endpoint::InstanceEndpoint;
+use super::endpoint::FunctionEndpoint;
 use super::entry::FunctionEntry;
+use super::node_targets::NodeTargets;
 
 /// Routing state of the gateway.
 #[derive(Debug)]
@@ -32,8 +33,10 @@ pub(crate) struct RoutingTable {
 struct Publication {
     /// Routes that the index reflects.
     applied: FunctionMap<FunctionRoute>,
+    /// Nodes that the index reflects.
+    nodes: Arc<[Arc<PeerNode>]>,
     /// Withdrawn instances with open requests.
-    withdrawn: Vec<Arc<InstanceEndpoint>>,
+    withdrawn: Vec<Arc<FunctionEndpoint>>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -43,6 +46,8 @@ struct FunctionIndex {
     by_caller_addr: HashMap<IpAddr, Arc<FunctionEntry>>,
     /// Functions that declare topics.
     with_topics: FunctionMap<FunctionEntry>,
+    /// Other nodes that are reachable.
+    nodes: NodeTargets,
 }
 
 impl Default for RoutingTable {
@@ -81,6 +86,11 @@ impl RoutingTable {
         self.index.load().with_topics.values().cloned().collect()
     }
 
+    /// Returns the other nodes that are reachable.
+    pub(crate) fn nodes(&self) -> NodeTargets {
+        self.index.load().nodes.clone()
+    }
+
     /// Subscribes to publications.
     pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
@@ -92,19 +102,27 @@ impl RoutingTable {
         let mut publication = self.lock_publication();
         let before = std::mem::replace(&mut publication.applied, snapshot.functions.clone());
         let mut index = FunctionIndex::clone(&self.index.load());
+        let nodes_before = index.nodes.clone();
+        if publication.nodes != snapshot.nodes {
+            publication.nodes = snapshot.nodes.clone();
+            index.nodes = nodes_before.with_nodes(&snapshot.nodes);
+        }
         let mut removed = Vec::new();
         for change in snapshot.functions.changes_since(&before) {
             match change.after {
                 Some(route) => {
                     let function = index.entry_for(route);
-                    publication.withdrawn.extend(function.apply_snapshot(route));
+                    let withdrawn = function.apply_snapshot(route, &index.nodes);
+                    publication.withdrawn.extend(withdrawn);
                     index.replace(&change, function);
                 }
                 None => removed.extend(index.remove(&change)),
             }
         }
+        let nodes = index.nodes.clone();
         // Stored before functions are removed, so that no new request finds one that is closed.
         self.index.store(Arc::new(index));
+        nodes_before.mark_gone_after(&nodes);
         for function in removed {
             publication.withdrawn.extend(function.remove_function());
         }
@@ -116,7 +134,7 @@ impl RoutingTable {
 
     /// Waits until no request is open at an instance that was withdrawn.
     pub(crate) async fn wait_requests_ended(&self, id: InstanceId) {
-        let is_meant = |one: &&Arc<InstanceEndpoint>| one.id == id;
+        let is_meant = |one: &&Arc<FunctionEndpoint>| one.instance() == Some(id);
         // The last one: ids are used again.
         let last = self
             .lock_publication()
@@ -289,7 +307,12 @@ mod tests {
     fn lookups(table: &RoutingTable) -> (Lookups, Vec<String>, Vec<String>) {
         let name = |function: Option<Arc<FunctionEntry>>| {
             function.map(|one| {
-                let ready: Vec<_> = one.route().ready.iter().map(|ready| ready.id.0).collect();
+                let ready: Vec<_> = one
+                    .route()
+                    .ready
+                    .iter()
+                    .map(|ready| ready.instance().unwrap().0)
+                    .collect();
                 format!("{} {ready:?} {:?}", one.id, one.route().policy.topics)
             })
         };

@@ -14,15 +14,15 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use nearpath_types::Reason;
-use nearpath_wire::BoxError;
+use nearpath_wire::{BoxError, not_run_header};
 
 use super::conn_state::{ActiveRequest, ConnState};
 use super::stream_resets::{ResetBudget, ResetVerdict};
 use crate::context::WorkerContext;
 use crate::deliver::ResponseContent;
-use crate::pipeline::{self, RoutedRequest};
+use crate::pipeline::{self, PlatformRefusal, RoutedRequest};
 use crate::record::CompletionRecord;
-use crate::request::{CallerBody, PeerInfo};
+use crate::request::{CallerBody, ListenerZone, PeerInfo};
 
 /// Context of a client connection for its requests.
 pub(super) struct ClientConnection {
@@ -53,6 +53,7 @@ impl ClientConnection {
             pipeline::route_request(&self.worker, &self.peer, request.map(CallerBody::Http));
         self.leave_reserve(&routed);
         let (alt_svc, unread) = (self.alt_svc.clone(), self.state.unread_input.clone());
+        let is_for_node = self.peer.zone == ListenerZone::Node;
         async move {
             let mut response = pipeline::answer_request(routed).await;
             if unread.is_unread() {
@@ -61,6 +62,9 @@ impl ClientConnection {
                 tokio::task::yield_now().await;
             }
             insert_alt_svc(response.headers_mut(), alt_svc);
+            if is_for_node {
+                declare_refusal(&mut response);
+            }
             Ok(response.map(|content| TrackedBody::new(content, active)))
         }
     }
@@ -127,6 +131,15 @@ fn insert_alt_svc(headers: &mut HeaderMap, alt_svc: Option<HeaderValue>) {
     if let Some(alt_svc) = alt_svc {
         headers.insert(ALT_SVC, alt_svc);
     }
+}
+
+/// Tells another node whether the platform refused the request before it ran.
+fn declare_refusal<B>(response: &mut Response<B>) {
+    let refusal = response.extensions().get::<PlatformRefusal>();
+    let not_run = refusal
+        .map(|refusal| refusal.0)
+        .filter(|reason| reason.did_not_run());
+    not_run_header::set_not_run(response.headers_mut(), not_run);
 }
 
 /// Guard of one request over HTTP/2 or HTTP/3. Dropping it before the response counts as a reset.

@@ -4,7 +4,8 @@ use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
 
 use nearpath_wire::h3;
-use tokio::sync::Barrier;
+use nearpath_wire::identity::Trust;
+use tokio::sync::{Barrier, watch};
 
 use crate::request::ListenerZone;
 
@@ -12,13 +13,54 @@ use crate::request::ListenerZone;
 pub struct GatewayListener {
     /// Callers that can reach the port.
     pub zone: ListenerZone,
-    /// TLS configuration; `None` for plain text.
-    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// TLS; `None` for plain text.
+    pub tls: Option<ListenerTls>,
     /// Sockets, usually one per thread; see `nearpath_wire::bind`, which also sets inherited
     /// options. With fewer sockets, threads share them; with more, each serves several.
     pub sockets: Vec<TcpListener>,
     /// HTTP/3 on the same port, if enabled.
     pub http3: Option<Http3Listener>,
+    /// Calls over QUIC on the same port; only in [`ListenerZone::Node`].
+    pub node_quic: Option<NodeQuicListener>,
+}
+
+/// TLS of a port.
+#[derive(Clone)]
+pub enum ListenerTls {
+    /// Clients need no certificate.
+    Server(Arc<rustls::ServerConfig>),
+    /// Clients are other nodes. The channel brings renewals of certificates.
+    Nodes(watch::Receiver<NodeTls>),
+}
+
+impl ListenerTls {
+    /// Returns the configuration for a new connection.
+    pub(super) fn server_config(&self) -> Arc<rustls::ServerConfig> {
+        match self {
+            Self::Server(config) => config.clone(),
+            Self::Nodes(tls) => tls.borrow().tcp.clone(),
+        }
+    }
+}
+
+/// Certificates with which a node serves other nodes.
+#[derive(Clone)]
+pub struct NodeTls {
+    /// Configuration over TCP; it requires a certificate.
+    pub tcp: Arc<rustls::ServerConfig>,
+    /// Configuration over QUIC, the same.
+    pub quic: quinn::ServerConfig,
+    /// Check of the other node's certificate.
+    pub trust: Trust,
+}
+
+/// Calls from other nodes over QUIC. Calls to other nodes come from the same sockets.
+pub struct NodeQuicListener {
+    /// One socket per thread, in binding order with the program of `routing` attached, or a single
+    /// socket.
+    pub sockets: Vec<UdpSocket>,
+    /// Steers packets to the thread of their connection.
+    pub routing: h3::CidRouting,
 }
 
 /// HTTP/3 on the port of a TLS listener.

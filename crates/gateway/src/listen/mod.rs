@@ -17,19 +17,19 @@ mod http1;
 mod http1_errors;
 pub(crate) mod http3;
 mod listener;
+pub(crate) mod node_quic;
 mod serving_thread;
 mod stream_resets;
 mod tracked_stream;
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
 use nearpath_daemon::drain;
 use nearpath_wire::server::HttpLimits;
 
-pub use listener::{GatewayListener, Http3Listener};
+pub use listener::{GatewayListener, Http3Listener, ListenerTls, NodeQuicListener, NodeTls};
 pub(crate) use serving_thread::{ThreadSetup, run_thread};
 
 use crate::context::WorkerContext;
@@ -45,7 +45,7 @@ pub(crate) struct ListenContext {
 /// TCP port as served by one thread.
 pub(crate) struct ListenPort {
     pub zone: ListenerZone,
-    pub tls: Option<Arc<rustls::ServerConfig>>,
+    pub tls: Option<ListenerTls>,
     /// HTTP/3 alternative for `Alt-Svc` (RFC 7838).
     pub alt_svc: Option<HeaderValue>,
     pub limits: HttpLimits,

@@ -14,6 +14,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 
 use super::conn_state::{ConnTable, ConnTimeouts, whole_ticks};
+use super::node_quic::{self, NodeQuicPort};
 use super::{ListenContext, ListenPort, accept, http3};
 use crate::GatewaySettings;
 use crate::context::{BusyThread, GatewayState, TICK_INTERVAL, WorkerContext};
@@ -31,6 +32,7 @@ pub(crate) struct ThreadSetup {
     pub thread_number: u64,
     pub ports: Vec<(ListenPort, TcpListener)>,
     pub http3: Vec<http3::Http3ListenPort>,
+    pub node_quic: Option<NodeQuicPort>,
     pub services: Vec<LocalTask>,
     pub drain: drain::DrainWatch,
     pub busy: BusyThread,
@@ -89,7 +91,11 @@ async fn serve_until_drained(
         settings.pool_idle_timeout,
     ));
     tokio::task::spawn_local(follow_routing_table(worker.clone()));
-    tokio::task::spawn_local(follow_caller(worker.clone()));
+    let follower = worker.clone();
+    tokio::task::spawn_local(async move {
+        let (instances, nodes) = (&follower.instance_connections, &follower.node_connections);
+        tokio::join!(instances.follow_caller(), nodes.follow_caller());
+    });
     if let Some(sockets) = worker.control.domain_sockets() {
         tokio::task::spawn_local(join_domains(worker.clone(), sockets));
     }
@@ -120,9 +126,16 @@ async fn serve_until_drained(
             http3_endpoints.clone(),
         ))
     });
+    let node_quic = thread.node_quic.map(|port| {
+        let endpoint = node_quic::open_endpoint(&port)?;
+        worker.node_connections.quic.set_endpoint(endpoint.clone());
+        let serving = node_quic::serve_calls(context.clone(), port, endpoint);
+        Ok::<_, io::Error>(tokio::task::spawn_local(serving))
+    });
+    let node_quic = node_quic.transpose()?;
     // Together: a failure is logged at once, and not when its turn comes at the drain.
     let thread_number = thread.thread_number;
-    let listeners = ports.chain(services).chain(http3);
+    let listeners = ports.chain(services).chain(http3).chain(node_quic);
     let listeners = listeners.map(|listener| run_listener(listener, thread_number));
     let accepted: io::Result<()> = join_all(listeners).await.into_iter().collect();
     // A thread without ports gets here at once and must not end before the others.
@@ -139,6 +152,9 @@ async fn serve_until_drained(
         tracing::warn!(limit = ?settings.drain_timeout, "drain timeout: cutting the remaining requests");
         worker.recorder.begin_cutting();
         http3_endpoints.close_all().await; // without a close, a QUIC client waits for its timeout
+    }
+    if let Some(endpoint) = worker.node_connections.quic.endpoint() {
+        node_quic::close_endpoint(endpoint).await;
     }
     worker.loopback_pools.close_idle(); // nothing sweeps them from now on
     accepted
@@ -187,13 +203,10 @@ async fn sweep_connections(
         worker
             .open_transfers
             .cut_overdue(Instant::now(), now, timeouts.write_ticks);
-        worker
-            .tcp_pools
-            .sweep_idle(now.saturating_sub(max_idle_ticks));
+        let oldest_tick = now.saturating_sub(max_idle_ticks);
+        worker.instance_connections.sweep_idle(oldest_tick);
+        worker.node_connections.sweep_idle(oldest_tick);
         worker.loopback_pools.sweep_idle();
-        worker
-            .quic_connections
-            .sweep_idle(now.saturating_sub(max_idle_ticks));
     }
 }
 
@@ -220,17 +233,9 @@ async fn join_domains(worker: Rc<WorkerContext>, mut sockets: UnboundedReceiver<
 async fn follow_routing_table(worker: Rc<WorkerContext>) {
     let mut changes = worker.table.subscribe();
     while changes.changed().await.is_ok() {
-        worker.tcp_pools.sweep_idle(0);
+        worker.instance_connections.sweep_idle(0);
+        worker.node_connections.sweep_idle(0);
         worker.loopback_pools.sweep_idle();
-        worker.quic_connections.sweep_idle(0);
         deliver::open_ahead_of_calls(&worker);
     }
-}
-
-/// Applies renewals of the gateway's certificate.
-async fn follow_caller(worker: Rc<WorkerContext>) {
-    worker
-        .quic_connections
-        .follow_caller(|caller| worker.tcp_pools.set_caller(caller))
-        .await;
 }

@@ -12,15 +12,16 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, Request, Response};
 use nearpath_types::{PlatformError, Reason, SourceNetwork};
 use nearpath_wire::Body;
+use nearpath_wire::hop::headers::CALLER;
 
 use crate::COMPONENT;
 use crate::admit;
 use crate::call::GatewayCall;
 use crate::context::WorkerContext;
 use crate::deliver::{
-    self, BodyBeginning, InstanceAnswer, RequestDelivery, ResponseContent, SendFailure,
+    self, Admission, BodyBeginning, InstanceAnswer, RequestDelivery, ResponseContent, SendFailure,
 };
-use crate::function::{AdmissionPermit, FunctionEntry};
+use crate::function::FunctionEntry;
 use crate::record::CompletionRecord;
 use crate::request::{
     CallerBody, ListenerZone, PeerInfo, RequestDeadlines, RequestOptions, RequestUpload,
@@ -28,7 +29,7 @@ use crate::request::{
 };
 use crate::route::{self, RouteDestination, UnroutableRequest};
 
-pub(crate) use refusal::refuse_call;
+pub(crate) use refusal::{PlatformRefusal, refuse_call};
 
 /// A request after routing.
 pub(crate) enum RoutedRequest {
@@ -72,6 +73,7 @@ pub(crate) fn route_request(
             function,
             path_offset,
         ),
+        Ok(RouteDestination::NodeService) => answer_node(worker, peer, request),
         Ok(RouteDestination::Health) => answer_health(worker, peer, &request),
         Ok(RouteDestination::Admin) => {
             let (record, is_head) = record_unrouted(worker, peer, &request);
@@ -91,6 +93,24 @@ pub(crate) fn route_request(
             message,
             closes_connection: true,
         }) => with_connection_close(refuse_unrouted(worker, peer, &request, reason, &message)),
+    }
+}
+
+/// Passes a request of another node that calls no function to the node's service.
+fn answer_node(
+    worker: &Rc<WorkerContext>,
+    peer: &PeerInfo,
+    request: Request<CallerBody>,
+) -> RoutedRequest {
+    let Some(node) = peer.node.get() else {
+        let why = "the node behind this connection is not known";
+        return refuse_unrouted(worker, peer, &request, Reason::NotAllowed, why);
+    };
+    let (record, is_head) = record_unrouted(worker, peer, &request);
+    RoutedRequest::Admin {
+        answer: worker.control.handle_node(node, request.map(Body::from)),
+        record,
+        is_head,
     }
 }
 
@@ -179,18 +199,18 @@ async fn admit_and_deliver(call: &mut GatewayCall) -> Result<InstanceAnswer, Pla
     check_caller(call)?;
     admit::announce_call(call);
     let delivery = RequestDelivery::prepare(call)?;
-    let permit = match deliver::is_read_ahead_due(call) {
+    let admission = match deliver::is_read_ahead_due(call) {
         // On the heap: most requests have no body to wait for, and every request's future would be
         // as large otherwise.
         true => Box::pin(read_ahead_and_admit(call)).await?,
         false => admit::admit_call(call).await?,
     };
-    deliver_admitted(call, delivery, permit).await
+    deliver_admitted(call, delivery, admission).await
 }
 
 /// Admits a request when the beginning of its body has come. A caller that waits for the response
 /// before it sends anything gets a place only if no other request waits for one.
-async fn read_ahead_and_admit(call: &mut GatewayCall) -> Result<AdmissionPermit, PlatformError> {
+async fn read_ahead_and_admit(call: &mut GatewayCall) -> Result<Admission, PlatformError> {
     let waiting_since = Instant::now();
     admit::wake_if_cold(call);
     while deliver::read_ahead_of_admission(call).await? == BodyBeginning::Awaited {
@@ -198,11 +218,11 @@ async fn read_ahead_and_admit(call: &mut GatewayCall) -> Result<AdmissionPermit,
             break;
         }
         if let Some(permit) = admit::try_admit_waiting(call, waiting_since)? {
-            return Ok(permit);
+            return Ok(Admission::Here(permit));
         }
     }
     match deliver::admit_or_read_body(call).await? {
-        Some(permit) => Ok(permit),
+        Some(permit) => Ok(Admission::Here(permit)),
         None => admit::admit_call(call).await,
     }
 }
@@ -211,11 +231,11 @@ async fn read_ahead_and_admit(call: &mut GatewayCall) -> Result<AdmissionPermit,
 async fn deliver_admitted(
     call: &mut GatewayCall,
     mut delivery: RequestDelivery,
-    mut permit: AdmissionPermit,
+    mut admission: Admission,
 ) -> Result<InstanceAnswer, PlatformError> {
     call.upload_guard = deliver::hold_place_while_uploading(call);
     loop {
-        permit = match delivery.send_until_answered(call, permit).await {
+        admission = match delivery.send_until_answered(call, admission).await {
             Ok(answer) => {
                 call.upload_guard = None;
                 return Ok(answer);
@@ -242,11 +262,11 @@ pub(crate) async fn deliver_elsewhere(
 ) -> Result<InstanceAnswer, PlatformError> {
     let (delivery, permit) = RequestDelivery::prepare_after_refusal(call, refused_slot, why)?;
     // A withdrawn instance keeps no permit, so the request has to queue again.
-    let permit = match permit {
-        Some(permit) => permit,
+    let admission = match permit {
+        Some(permit) => Admission::Here(permit),
         None => admit::readmit_call(call, None).await?,
     };
-    deliver_admitted(call, delivery, permit).await
+    deliver_admitted(call, delivery, admission).await
 }
 
 /// Starts a call: from here on, the request ends in exactly one completion record.
@@ -297,11 +317,13 @@ fn begin_call<B>(
     if let Some(progress) = upload_progress.as_ref().filter(|_| !is_exempt) {
         progress.require_rate(worker.min_body_rate, options.is_grpc);
     }
-    let request = Some(Request::from_parts(head, upload));
-    let (worker, peer) = (worker.clone(), peer.clone());
+    let request = Request::from_parts(head, upload);
+    let source = call_source(peer, &request);
+    let (request, worker, peer) = (Some(request), worker.clone(), peer.clone());
     let call = GatewayCall {
         worker,
         peer,
+        source,
         function,
         caller: None,
         route,
@@ -317,19 +339,68 @@ fn begin_call<B>(
     RoutedRequest::Call(Box::new(call))
 }
 
-/// Checks that an instance calls along a declared edge. Callers on public ports need no edge.
+/// Checks that the caller may call the function. Callers on public ports need no edge.
 fn check_caller(call: &mut GatewayCall) -> Result<(), PlatformError> {
-    if call.peer.zone == ListenerZone::Public {
-        call.record.identify(call.options.call_id.as_bytes(), None);
-        return Ok(());
-    }
+    let peer = call.peer.clone();
+    let named = named_caller(call).filter(|_| peer.zone == ListenerZone::Node);
+    let table = &call.worker.table;
     // Instances are identified by their address; one that is unknown may call nothing.
-    let caller = call.worker.table.find_caller(call.peer.addr);
+    let caller = match (peer.zone, &named) {
+        (ListenerZone::Internal, _) => table.find_caller(peer.addr),
+        (_, name) => name.as_ref().and_then(|name| table.find_by_name(name)),
+    };
     call.record
         .identify(call.options.call_id.as_bytes(), caller.as_deref());
-    route::check_edge(caller.as_deref(), call.peer.addr, &call.function.id)?;
+    match peer.zone {
+        ListenerZone::Public => {}
+        ListenerZone::Internal => {
+            route::check_edge(caller.as_deref(), peer.addr, &call.function.id)?
+        }
+        ListenerZone::Node => {
+            let node = peer.node.get().ok_or_else(unknown_node_error)?;
+            if let Some(name) = &named {
+                route::check_node_caller(caller.as_deref(), name, node, &call.function.id)?;
+            } // else a client outside has called that node
+            check_runs_here(call)?;
+        }
+    }
     call.caller = caller;
     Ok(())
+}
+
+/// Returns the calling function that the request names.
+fn named_caller(call: &GatewayCall) -> Option<String> {
+    let headers = call.request.as_ref()?.headers();
+    let name = headers.get(CALLER)?;
+    Some(String::from_utf8_lossy(name.as_bytes()).into_owned())
+}
+
+fn unknown_node_error() -> PlatformError {
+    let message = "the node behind this connection has no valid name";
+    PlatformError::new(COMPONENT, Reason::NotAllowed, message)
+}
+
+/// Checks that a call from another node can end here: it goes no further.
+fn check_runs_here(call: &GatewayCall) -> Result<(), PlatformError> {
+    if call.route.runs_here {
+        return Ok(());
+    }
+    let message = format!("{} does not run on this node", call.function.name);
+    Err(PlatformError::new(COMPONENT, Reason::NotHere, message))
+}
+
+/// Returns the network with which a call shares its function's places: that of the client, which another
+/// node puts last into `X-Forwarded-For`.
+fn call_source<B>(peer: &PeerInfo, request: &Request<B>) -> SourceNetwork {
+    let forwarded = || {
+        let hops = request.headers().get("x-forwarded-for")?.to_str().ok()?;
+        hops.rsplit(',').next()?.trim().parse().ok()
+    };
+    let client = match peer.zone {
+        ListenerZone::Node => forwarded(),
+        _ => None,
+    };
+    SourceNetwork::of(client.unwrap_or(peer.addr))
 }
 
 fn platform_response(answer: Response<Body>) -> RoutedRequest {
@@ -383,6 +454,6 @@ mod size_tests {
     #[test]
     fn the_future_of_a_request_keeps_its_bound() {
         let bytes = future_bytes(answer_request);
-        assert!(bytes <= 2_950, "{bytes} bytes");
+        assert!(bytes <= 3_000, "{bytes} bytes");
     }
 }

@@ -12,6 +12,11 @@ use crate::error_response::render_error;
 use crate::record::CompletionRecord;
 use crate::request::{PeerInfo, RequestOptions, grpc};
 
+/// Reason of a response that the platform made; an extension of the response. A header could come from the
+/// function.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlatformRefusal(pub(crate) Reason);
+
 /// Returns the response to a refused call of a function.
 pub(crate) fn refuse_call(call: GatewayCall, error: &PlatformError) -> Response<Body> {
     record_refusal(&call.worker, &call.options, call.record, error)
@@ -30,6 +35,9 @@ pub(crate) fn record_refusal(
         // gRPC clients map any HTTP status but 200 to a generic code, and would lose the reason.
         grpc::into_trailers_only(&mut response, error);
     }
+    response
+        .extensions_mut()
+        .insert(PlatformRefusal(error.reason));
     record.bytes_out = response.body().size_hint().exact().unwrap_or_default();
     options.insert_identity(response.headers_mut(), &worker.served_by);
     response

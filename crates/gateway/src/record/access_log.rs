@@ -41,6 +41,9 @@ pub(crate) struct AccessLogLine {
     pub reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
+    /// Other node that delivered the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     pub bytes_in: u64,
     pub bytes_out: u64,
     pub duration: f64,

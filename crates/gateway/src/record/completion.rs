@@ -8,11 +8,11 @@ use std::time::{Duration, Instant, SystemTime};
 use http::{HeaderValue, Method, Request, Version};
 use nearpath_domain::trace::{TRACEPARENT, TraceContext};
 use nearpath_path::{Obstacle, Path, PathChoice};
-use nearpath_types::{InstanceId, Reason};
+use nearpath_types::{InstanceId, NodeName, Reason};
 
 use super::access_log::AccessLogLine;
 use super::recorder::CompletionRecorder;
-use crate::function::FunctionEntry;
+use crate::function::{EndpointId, FunctionEntry};
 use crate::request::{PeerInfo, UploadProgress};
 
 /// Status for callers that left before the response; nginx logs the same number.
@@ -31,8 +31,8 @@ pub(crate) struct CompletionRecord {
     took: Option<Duration>,
     status: u16,
     reason: Option<Reason>,
-    /// Instance to which the request was sent last.
-    pub instance: Option<InstanceId>,
+    /// Endpoint to which the request was sent last.
+    pub endpoint: Option<EndpointId>,
     /// Bytes of the response body so far.
     pub bytes_out: u64,
     /// Bytes of a request body that arrived with its head.
@@ -127,7 +127,7 @@ impl CompletionRecord {
             took: None,
             status: STATUS_CALLER_GONE,
             reason: Some(Reason::CallerGone),
-            instance: None,
+            endpoint: None,
             bytes_out: 0,
             bytes_in: 0,
             upload_progress: None,
@@ -200,6 +200,21 @@ impl CompletionRecord {
         self.reason = Some(reason);
     }
 
+    fn instance(&self) -> Option<InstanceId> {
+        match self.endpoint {
+            Some(EndpointId::Instance(id)) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Returns the other node to which the request was sent last.
+    pub(crate) fn node(&self) -> Option<&NodeName> {
+        match &self.endpoint {
+            Some(EndpointId::Node(name)) => Some(name),
+            _ => None,
+        }
+    }
+
     fn write_record(&mut self) {
         let took = self.took.unwrap_or_else(|| self.started_at.elapsed());
         // After the drain timeout, the gateway drops requests itself; their callers are still
@@ -234,7 +249,7 @@ impl CompletionRecord {
         };
         if let Some(suppressed) = self.recorder.take_silence_notice(Instant::now()) {
             tracing::warn!(
-                function = %function.name, instance = self.instance.map(|id| id.0), suppressed,
+                function = %function.name, instance = self.instance().map(|id| id.0), suppressed,
                 "gateway: cut a silent response (annotation nearpath.io/idle-timeout)"
             );
         }
@@ -257,7 +272,8 @@ impl CompletionRecord {
             protocol: details.protocol,
             status: self.status,
             reason: self.reason.map(Reason::name),
-            instance: self.instance.map(|id| id.to_string()),
+            instance: self.instance().map(|id| id.to_string()),
+            node: self.node().map(|name| name.to_string()),
             bytes_in: self.bytes_in
                 + self
                     .upload_progress
@@ -268,7 +284,8 @@ impl CompletionRecord {
             queue_wait: details.queue_wait.as_secs_f64(),
             via: self.path_choice.path.name(),
             obstacle: self
-                .instance
+                .endpoint
+                .as_ref()
                 .and(self.path_choice.obstacle)
                 .map(Obstacle::name),
         }

@@ -9,6 +9,8 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use nearpath_types::Reason;
 use nearpath_wire::lingering_close::WatchedBody;
+use nearpath_wire::quic::frame::RequestOpening;
+use nearpath_wire::quic::{StreamBody, StreamBodyError};
 use nearpath_wire::{Body, h3};
 
 /// Request body from the caller.
@@ -18,6 +20,8 @@ pub(crate) enum CallerBody {
     Http(WatchedBody),
     /// HTTP/3. Boxed, because every variant would be as large otherwise.
     Http3(Box<h3::Http3RequestBody>),
+    /// A stream of another node.
+    Quic(Box<StreamBody<RequestOpening>>),
 }
 
 /// Error of a request body.
@@ -29,6 +33,9 @@ pub(crate) enum CallerBodyError {
     /// Error of HTTP/3.
     #[error(transparent)]
     Http3(#[from] h3::RequestBodyError),
+    /// Error of a stream.
+    #[error(transparent)]
+    Quic(#[from] StreamBodyError),
 }
 
 impl CallerBodyError {
@@ -38,7 +45,8 @@ impl CallerBodyError {
         let error = match self {
             Self::Http(error) => error,
             Self::Http3(error) if error.is_malformed() => return Reason::BadRequest,
-            Self::Http3(_) => return Reason::CallerGone,
+            Self::Quic(StreamBodyError::InvalidFrame(_)) => return Reason::BadRequest,
+            Self::Http3(_) | Self::Quic(_) => return Reason::CallerGone,
         };
         // hyper does not name framing errors, but keeps them as `io::Error` of these two kinds.
         let cause = error
@@ -56,6 +64,7 @@ impl From<CallerBody> for Body {
         match body {
             CallerBody::Http(body) => Self::incoming(body),
             CallerBody::Http3(body) => Self::boxed(body),
+            CallerBody::Quic(body) => Self::boxed(body),
         }
     }
 }
@@ -73,6 +82,7 @@ impl HttpBody for CallerBody {
             Self::Http3(body) => Pin::new(body)
                 .poll_frame(cx)
                 .map_err(CallerBodyError::Http3),
+            Self::Quic(body) => Pin::new(body).poll_frame(cx).map_err(CallerBodyError::Quic),
         }
     }
 
@@ -80,6 +90,7 @@ impl HttpBody for CallerBody {
         match self {
             Self::Http(body) => body.is_end_stream(),
             Self::Http3(body) => body.is_end_stream(),
+            Self::Quic(body) => body.is_end_stream(),
         }
     }
 
@@ -87,6 +98,7 @@ impl HttpBody for CallerBody {
         match self {
             Self::Http(body) => body.size_hint(),
             Self::Http3(body) => body.size_hint(),
+            Self::Quic(body) => body.size_hint(),
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Senders of requests.
 
+use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr};
 
 use http::header::HeaderValue;
+use nearpath_types::NodeName;
 
 /// Callers that a listener is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +13,8 @@ pub enum ListenerZone {
     Public,
     /// Instances, along declared edges.
     Internal,
+    /// Other nodes, for their functions and their clients.
+    Node,
 }
 
 /// Sender of requests on a connection.
@@ -24,6 +28,8 @@ pub(crate) struct PeerInfo {
     pub forwarded_for: HeaderValue,
     /// `http`, `https` or another protocol, for `X-Forwarded-Proto`.
     pub proto: HeaderValue,
+    /// The other node, once its certificate is known; only in [`ListenerZone::Node`].
+    pub node: OnceCell<NodeName>,
     /// All regular connections were in use, so this one calls no function.
     pub is_on_reserve: bool,
 }
@@ -41,6 +47,7 @@ impl PeerInfo {
             addr,
             forwarded_for,
             proto: HeaderValue::from_static(proto),
+            node: OnceCell::new(),
             is_on_reserve: false,
         }
     }

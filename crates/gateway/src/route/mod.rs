@@ -7,6 +7,6 @@ mod permission;
 mod resolve;
 mod target;
 
-pub(crate) use permission::check_edge;
+pub(crate) use permission::{check_edge, check_node_caller};
 pub(crate) use resolve::{RouteDestination, UnroutableRequest, resolve};
 pub use target::{InvalidFunctionPath, PathTarget, parse_path};

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use nearpath_types::{FunctionId, PlatformError, Reason};
+use nearpath_types::{FunctionId, NodeName, PlatformError, Reason, policy};
 
 use crate::COMPONENT;
 use crate::function::FunctionEntry;
@@ -21,6 +21,10 @@ pub(crate) fn check_edge(
         let message = format!("{addr} is not the address of an instance on this node");
         return Err(PlatformError::new(COMPONENT, Reason::NotAllowed, message));
     };
+    check_declared(caller, callee)
+}
+
+fn check_declared(caller: &FunctionEntry, callee: &FunctionId) -> Result<(), PlatformError> {
     let policy = &caller.route().policy;
     if policy.may_call(callee) {
         return Ok(());
@@ -37,6 +41,33 @@ pub(crate) fn check_edge(
         caller.name
     );
     Err(PlatformError::new(COMPONENT, Reason::NotAllowed, message).governed_by("chains"))
+}
+
+/// Checks that another node may call `callee` for a function that runs on it. `name` is that function,
+/// as the node says, and `caller` what this node knows of it.
+///
+/// # Errors
+/// `not_allowed`, with node and function.
+pub(crate) fn check_node_caller(
+    caller: Option<&FunctionEntry>,
+    name: &str,
+    node: &NodeName,
+    callee: &FunctionId,
+) -> Result<(), PlatformError> {
+    let refuse = |why: String| {
+        let message = format!("node {node} may not call {callee} for {name}: {why}");
+        PlatformError::new(COMPONENT, Reason::NotAllowed, message)
+    };
+    let Some(caller) = caller else {
+        return Err(refuse("this node knows no such function".to_owned()));
+    };
+    let policy = &caller.route().policy;
+    if !policy.runs_on(node) {
+        let nodes: Vec<_> = policy.nodes.iter().map(NodeName::as_str).collect();
+        let why = format!("it runs on {}", nodes.join(", "));
+        return Err(refuse(why).governed_by(policy::NODES));
+    }
+    check_declared(caller, callee)
 }
 
 /// Returns the callee as its caller writes it: without the namespace if both share it.

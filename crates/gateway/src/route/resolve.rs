@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::{Method, Request};
 use nearpath_types::{FunctionId, Reason};
+use nearpath_wire::hop::headers::FUNCTION;
 use nearpath_wire::hop::request_head::head_fault;
 
 use super::target::{PathTarget, parse_path};
@@ -23,6 +24,8 @@ pub(crate) enum RouteDestination {
     Admin,
     /// `/healthz`.
     Health,
+    /// A path between nodes: state, probes, status.
+    NodeService,
 }
 
 /// A request without a destination.
@@ -67,6 +70,9 @@ pub(crate) fn resolve<B>(
             ..UnroutableRequest::new(Reason::BadRequest, fault)
         });
     }
+    if peer.zone == ListenerZone::Node {
+        return resolve_for_node(table, request);
+    }
     match parse_path(request.uri().path()) {
         Ok(PathTarget::Function { name, path_offset }) => match table
             .find_by_name(name)
@@ -93,10 +99,32 @@ pub(crate) fn resolve<B>(
     }
 }
 
+/// Finds the destination of another node's request. A field names the function, so the path is the
+/// function's own.
+fn resolve_for_node<B>(
+    table: &RoutingTable,
+    request: &Request<B>,
+) -> Result<RouteDestination, UnroutableRequest> {
+    let Some(name) = request.headers().get(FUNCTION) else {
+        return Ok(RouteDestination::NodeService);
+    };
+    let name = String::from_utf8_lossy(name.as_bytes());
+    match table.find_by_name(&name) {
+        Some(function) => Ok(RouteDestination::Function {
+            function,
+            path_offset: 0,
+        }),
+        None => {
+            let why = format!("this node knows no function {name:?} yet, or no more");
+            Err(UnroutableRequest::new(Reason::NotHere, why))
+        }
+    }
+}
+
 /// Finds the function behind an alias of the caller's chain.
 fn find_alias(table: &RoutingTable, peer: &PeerInfo, name: &str) -> Option<Arc<FunctionEntry>> {
     // Aliases belong to a chain; callers outside have none.
-    if peer.zone == ListenerZone::Public {
+    if peer.zone != ListenerZone::Internal {
         return None;
     }
     let caller = table.find_caller(peer.addr)?;

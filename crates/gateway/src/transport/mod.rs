@@ -1,11 +1,13 @@
 //! Connections of one thread to instances, kept between requests: over TCP, over QUIC, and in
 //! shared memory.
 
+mod connections;
 mod loopback;
 mod quic;
 mod shm_domains;
 mod tcp;
 
+pub(crate) use connections::{Connections, SocketOpener};
 pub(crate) use loopback::{
     Arrived, Exchange, ExchangeError, InvalidResponse, LoopbackBody, LoopbackPools,
     PooledConnection, ResponseHeadError, ServerBody, ServerResponse,

@@ -171,6 +171,7 @@ async fn a_function_that_does_not_start_is_refused_with_the_reason() {
     });
     fixture.gateway.publish(&RoutingSnapshot {
         version: 1,
+        nodes: Default::default(),
         functions: [entry].into_iter().collect(),
     });
     let answer = fixture.send_get("/function/echo").await;
@@ -199,6 +200,7 @@ async fn a_function_that_is_known_to_fail_is_refused_without_a_wait() {
     let publish = |version, entry: &nearpath_types::FunctionRoute| {
         fixture.gateway.publish(&RoutingSnapshot {
             version,
+            nodes: Default::default(),
             functions: [entry.clone()].into_iter().collect(),
         });
     };

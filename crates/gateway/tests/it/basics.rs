@@ -294,6 +294,7 @@ async fn a_withdrawn_instance_gets_nothing_new() {
     entry.instances[0].state = InstanceState::Draining;
     fixture.gateway.publish(&RoutingSnapshot {
         version: 2,
+        nodes: Default::default(),
         functions: [entry].into_iter().collect(),
     });
     let before = fixture.log.parse_lines().len();

@@ -22,8 +22,8 @@ use nearpath_daemon::drain::{self, DrainTrigger};
 use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_domain::DomainHandle;
 use nearpath_gateway::{
-    Gateway, GatewayControl, GatewayListener, GatewaySettings, Http3Listener, ListenerZone,
-    ServingThreads,
+    Gateway, GatewayControl, GatewayListener, GatewaySettings, Http3Listener, ListenerTls,
+    ListenerZone, ServingThreads,
 };
 use nearpath_types::policy::CallTransport;
 use nearpath_types::{
@@ -284,18 +284,21 @@ impl TestGateway {
                 tls: None,
                 sockets: public,
                 http3: None,
+                node_quic: None,
             },
             GatewayListener {
                 zone: ListenerZone::Internal,
                 tls: None,
                 sockets: inner,
                 http3: None,
+                node_quic: None,
             },
             GatewayListener {
                 zone: ListenerZone::Public,
-                tls: Some(tls),
+                tls: Some(ListenerTls::Server(tls)),
                 sockets: secure,
                 http3,
+                node_quic: None,
             },
         ];
         let (trigger, watch) = drain::channel();
@@ -347,6 +350,7 @@ impl TestGateway {
             .map(|(name, policy, addr)| function_route(name, policy.clone(), addr));
         self.gateway.publish(&RoutingSnapshot {
             version: 1,
+            nodes: Default::default(),
             functions: routes.collect(),
         });
     }

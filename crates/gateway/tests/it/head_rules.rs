@@ -156,6 +156,7 @@ async fn a_function_learns_which_function_calls() {
     let functions = vec![caller, callee];
     fixture.gateway.publish(&RoutingSnapshot {
         version: 1,
+        nodes: Default::default(),
         functions: functions.into_iter().collect(),
     });
 

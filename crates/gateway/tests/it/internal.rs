@@ -47,6 +47,7 @@ async fn start_shop() -> TestGateway {
     ];
     fixture.gateway.publish(&RoutingSnapshot {
         version: 1,
+        nodes: Default::default(),
         functions: functions.into_iter().collect(),
     });
     fixture

@@ -124,6 +124,7 @@ impl TlsSite {
         });
         fixture.gateway.publish(&RoutingSnapshot {
             version: 1,
+            nodes: Default::default(),
             functions: functions.collect(),
         });
     }

@@ -69,6 +69,7 @@ impl StatePublisher {
         if has_changed {
             self.snapshots.send_replace(Arc::new(RoutingSnapshot {
                 version,
+                nodes: Arc::default(),
                 functions: routes,
             }));
         }

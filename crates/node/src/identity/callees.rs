@@ -133,6 +133,7 @@ mod tests {
         ];
         RoutingSnapshot {
             version: 1,
+            nodes: Arc::default(),
             functions: functions.into_iter().collect(),
         }
     }

@@ -139,6 +139,7 @@ fn snapshot_of(instances: &[u64]) -> Arc<RoutingSnapshot> {
     ];
     Arc::new(RoutingSnapshot {
         version: 1,
+        nodes: Arc::default(),
         functions: functions.into_iter().collect(),
     })
 }

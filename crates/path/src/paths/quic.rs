@@ -27,5 +27,7 @@ pub(crate) fn obstacle(facts: &CallFacts) -> Option<Obstacle> {
         (transport.udp_blocked, Obstacle::UdpBlocked),
         // An upgraded connection is a byte stream, which a call's frames cannot carry.
         (needs.upgrade, Obstacle::Upgrade),
+        // Within a machine the function has asked for QUIC itself.
+        (needs.bulk && !edge.same_node, Obstacle::Bulk),
     ])
 }

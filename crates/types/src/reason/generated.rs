@@ -72,6 +72,8 @@ pub enum Reason {
     ConnectionLimit = 31,
     /// Too many wrong passwords came from the caller's address: its logins are refused until the time in `Retry-After`.
     LoginLocked = 32,
+    /// The node that was asked runs no instance of the function: the caller's node knows another state, and asks the next one.
+    NotHere = 33,
 }
 
 impl Reason {
@@ -109,6 +111,7 @@ impl Reason {
         Self::StartFailed,
         Self::ConnectionLimit,
         Self::LoginLocked,
+        Self::NotHere,
     ];
 
     /// Returns the name in metrics, logs and the `X-Nearpath-Reason` header.
@@ -146,6 +149,7 @@ impl Reason {
             Self::StartFailed => "start_failed",
             Self::ConnectionLimit => "connection_limit",
             Self::LoginLocked => "login_locked",
+            Self::NotHere => "not_here",
         }
     }
 
@@ -184,6 +188,7 @@ impl Reason {
             Self::StartFailed => 503,
             Self::ConnectionLimit => 503,
             Self::LoginLocked => 429,
+            Self::NotHere => 503,
         }
     }
 
@@ -222,6 +227,7 @@ impl Reason {
             Self::StartFailed => true,
             Self::ConnectionLimit => true,
             Self::LoginLocked => true,
+            Self::NotHere => true,
         }
     }
 }

@@ -93,6 +93,7 @@ fn call_needs<B>(request: &Request<B>) -> CallNeeds {
     CallNeeds {
         upgrade: headers.contains_key(UPGRADE),
         grpc: has_grpc_content(headers),
+        bulk: false, // a watchdog calls instances of its own machine
         trailers: headers.contains_key(TRAILER),
         watchdog: false, // this caller knows no other port
     }

@@ -7,7 +7,9 @@ use http::header::{
 };
 use http::{HeaderMap, Method, Request};
 use http_body::Body;
-use nearpath_types::platform_field::{CALLER_FIELD, INTERNAL_FIELD, is_platform_field};
+use nearpath_types::platform_field::{
+    CALLER_FIELD, FUNCTION_FIELD, INTERNAL_FIELD, is_platform_field,
+};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -89,6 +91,8 @@ pub fn strip_connection_headers(headers: &mut HeaderMap, keep_upgrade: bool) {
 
 /// [`CALLER_FIELD`] as a header.
 pub const CALLER: HeaderName = HeaderName::from_static(CALLER_FIELD);
+/// [`FUNCTION_FIELD`] as a header.
+pub const FUNCTION: HeaderName = HeaderName::from_static(FUNCTION_FIELD);
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 

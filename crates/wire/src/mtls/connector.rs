@@ -177,7 +177,29 @@ impl MtlsConnector {
         protocol: AlpnProtocol,
         limit: Duration,
     ) -> Result<(CallerStream<TcpStream>, PeerIdentity), TlsDialError> {
-        let attempt = self.connect_tls(addr, name, self.config_for(version, protocol));
+        self.dial_over(
+            TcpStream::connect(addr),
+            (addr, name),
+            (version, protocol),
+            limit,
+        )
+        .await
+    }
+
+    /// Opens a connection over the TCP connection that `connecting` makes. See
+    /// [`dial_worker`](Self::dial_worker).
+    ///
+    /// # Errors
+    /// See [`TlsDialError`].
+    pub async fn dial_over(
+        &self,
+        connecting: impl Future<Output = io::Result<TcpStream>>,
+        (addr, name): (SocketAddr, &str),
+        (version, protocol): (TlsVersion, AlpnProtocol),
+        limit: Duration,
+    ) -> Result<(CallerStream<TcpStream>, PeerIdentity), TlsDialError> {
+        let config = self.config_for(version, protocol);
+        let attempt = self.connect_tls(connecting, (addr, name), config);
         tokio::time::timeout(limit, attempt)
             .await
             .unwrap_or(Err(TlsDialError::Timeout { addr, limit }))
@@ -185,8 +207,8 @@ impl MtlsConnector {
 
     async fn connect_tls(
         &self,
-        addr: SocketAddr,
-        name: &str,
+        connecting: impl Future<Output = io::Result<TcpStream>>,
+        (addr, name): (SocketAddr, &str),
         config: &Arc<ClientConfig>,
     ) -> Result<(CallerStream<TcpStream>, PeerIdentity), TlsDialError> {
         let server_name = ServerName::try_from(name.to_owned());
@@ -194,7 +216,7 @@ impl MtlsConnector {
             name: name.to_owned(),
             source,
         })?;
-        let stream = TcpStream::connect(addr)
+        let stream = connecting
             .await
             .and_then(|stream| stream.set_nodelay(true).map(|()| stream));
         let stream = stream.map_err(|source| TlsDialError::Io { addr, source })?;

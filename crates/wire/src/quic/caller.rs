@@ -94,6 +94,11 @@ impl CallerConfig {
         ))
     }
 
+    /// Opens connections from an endpoint that may serve others, too.
+    pub fn dialer_on(&self, endpoint: &Endpoint) -> Dialer {
+        Dialer::new(endpoint.clone(), self.config().clone(), self.trust.clone())
+    }
+
     /// Returns a dialer on the same socket with this caller's configuration.
     pub fn rebind_dialer(&self, dialer: &Dialer) -> Dialer {
         dialer.with_caller(self.config().clone(), self.trust.clone())

@@ -32,6 +32,8 @@ pub struct ServedCall {
     pub opening: RequestOpening,
     /// Identity of the caller.
     pub peer: Arc<PeerIdentity>,
+    /// Address of the caller.
+    pub remote_addr: SocketAddr,
     /// Received in a first flight, before the handshake was complete.
     pub early: bool,
 }
@@ -158,7 +160,7 @@ where
         self: Rc<Self>,
         send: SendStream,
         receive: RecvStream,
-        peer: Arc<PeerIdentity>,
+        (peer, remote_addr): (Arc<PeerIdentity>, SocketAddr),
         early: bool,
     ) {
         let (mut out, mut incoming) = (
@@ -176,6 +178,7 @@ where
                 request: request.map(|()| incoming),
                 opening,
                 peer,
+                remote_addr,
                 early,
             },
             Err(_) => return out.reset_with(close_code::PROTOCOL_FAULT),

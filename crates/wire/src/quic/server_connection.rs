@@ -167,8 +167,11 @@ where
             Rc::clone(&self.call_tokens),
         );
         let early = early || receive.is_0rtt();
+        let remote_addr = self.connection.remote_address();
         tokio::task::spawn_local(async move {
-            server.serve_call(send, receive, peer, early).await;
+            server
+                .serve_call(send, receive, (peer, remote_addr), early)
+                .await;
             drop(call_token);
         });
     }

@@ -37,6 +37,7 @@ const (
 	StartFailed       = 30 // The last starts of the function's instances all failed; `Retry-After` names the time of the next one.
 	ConnectionLimit   = 31 // All connections of the address are in use. A few further ones serve `/system` and `/healthz` alone.
 	LoginLocked       = 32 // Too many wrong passwords came from the caller's address: its logins are refused until the time in `Retry-After`.
+	NotHere           = 33 // The node that was asked runs no instance of the function: the caller's node knows another state, and asks the next one.
 )
 
 var names = [...]string{
@@ -72,6 +73,7 @@ var names = [...]string{
 	StartFailed:       "start_failed",
 	ConnectionLimit:   "connection_limit",
 	LoginLocked:       "login_locked",
+	NotHere:           "not_here",
 }
 
 // Name returns the name of a number; unknown: an empty string.
@@ -85,7 +87,7 @@ func Name(number uint16) string {
 // RetryIsSafe reports whether a retry after this reason cannot run the request twice.
 func RetryIsSafe(name string) bool {
 	switch name {
-	case "slow_request", "overload", "queue_timeout", "cold_timeout", "draining", "connect_failed", "storage_full", "read_only", "too_early", "start_failed", "connection_limit", "login_locked":
+	case "slow_request", "overload", "queue_timeout", "cold_timeout", "draining", "connect_failed", "storage_full", "read_only", "too_early", "start_failed", "connection_limit", "login_locked", "not_here":
 		return true
 	}
 	return false

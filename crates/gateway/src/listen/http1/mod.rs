@@ -25,6 +25,7 @@ use super::tracked_stream::TrackedStream;
 use crate::fast_path::{self, LoopbackDraft, ParseOutcome, PlainRequest, take_plain_request};
 use crate::function::FunctionEntry;
 use crate::pipeline;
+use crate::request::ListenerZone;
 use crate::route::{self, PathTarget};
 use buffered_connection::BufferedConnection;
 pub(super) use inline::{TaskStart, TaskStep, serve_new};
@@ -116,6 +117,9 @@ async fn next_step<T: ClientTransport>(
 ) -> io::Result<TaskStep> {
     let mut may_be_inline = previous == Answered::AtOwnPort;
     loop {
+        if client.peer.zone == ListenerZone::Node {
+            return Ok(TaskStep::HandOver); // the path of its request does not name the function
+        }
         match take_plain_request(connection.buffer()) {
             ParseOutcome::Plain(plain) => return Ok(TaskStep::Answer(plain)),
             // Longer heads are hyper's: it knows how to refuse them.

@@ -9,7 +9,7 @@ use nearpath_types::FunctionServer;
 use super::pooled_connection::PooledConnection;
 use super::server_pool::ServerPool;
 use crate::event_loop::Poller;
-use crate::function::InstanceEndpoint;
+use crate::function::FunctionEndpoint;
 
 /// Number of locks. Instances are spread over them.
 const SHARD_COUNT: usize = 16;
@@ -18,14 +18,14 @@ const SHARD_COUNT: usize = 16;
 #[derive(Default)]
 pub(crate) struct LoopbackPools([Mutex<Shard>; SHARD_COUNT]);
 
-/// Pools by [`InstanceEndpoint::serial`], which is never used again, unlike an instance's id.
+/// Pools by [`FunctionEndpoint::serial`], which is never used again, unlike an instance's id.
 type Shard = BTreeMap<u64, Arc<ServerPool>>;
 
 impl LoopbackPools {
     /// Takes an idle connection. `None`: there is none that can carry a request now.
     pub(crate) fn take_idle(
         &self,
-        endpoint: &Arc<InstanceEndpoint>,
+        endpoint: &Arc<FunctionEndpoint>,
         server: &Arc<FunctionServer>,
         poller: &Poller,
         now: Instant,
@@ -38,7 +38,7 @@ impl LoopbackPools {
     /// Opens a connection. `None`: nothing could be sent, and the watchdog can tell why, or wait.
     pub(crate) async fn open(
         &self,
-        endpoint: &Arc<InstanceEndpoint>,
+        endpoint: &Arc<FunctionEndpoint>,
         server: &Arc<FunctionServer>,
         poller: &Poller,
     ) -> Option<PooledConnection> {
@@ -50,7 +50,7 @@ impl LoopbackPools {
     /// Returns whether a kill for lack of memory may have ended a call that began then.
     pub(crate) fn was_killed_for_memory(
         &self,
-        endpoint: &Arc<InstanceEndpoint>,
+        endpoint: &Arc<FunctionEndpoint>,
         server: &Arc<FunctionServer>,
         call_began: Instant,
     ) -> bool {
@@ -79,13 +79,16 @@ impl LoopbackPools {
 
     fn pool_of(
         &self,
-        endpoint: &Arc<InstanceEndpoint>,
+        endpoint: &Arc<FunctionEndpoint>,
         server: &Arc<FunctionServer>,
     ) -> Arc<ServerPool> {
-        let index = usize::try_from(endpoint.serial).unwrap_or_default() % SHARD_COUNT;
+        let index = usize::try_from(endpoint.target.serial).unwrap_or_default() % SHARD_COUNT;
         let mut shard = lock(&self.0[index]);
         let new = || Arc::new(ServerPool::new(endpoint, server));
-        shard.entry(endpoint.serial).or_insert_with(new).clone()
+        shard
+            .entry(endpoint.target.serial)
+            .or_insert_with(new)
+            .clone()
     }
 }
 

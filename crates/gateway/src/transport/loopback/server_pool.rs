@@ -15,7 +15,7 @@ use super::idle_limit::IdleLimit;
 use super::oom_kills::OomKills;
 use super::unanswered::UnansweredConnections;
 use crate::event_loop::Poller;
-use crate::function::InstanceEndpoint;
+use crate::function::FunctionEndpoint;
 
 /// Maximum idle connections of an instance.
 const MAX_IDLE_CONNECTIONS: usize = 1024;
@@ -30,7 +30,7 @@ const OPEN_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Connections to one instance.
 pub(super) struct ServerPool {
-    endpoint: Arc<InstanceEndpoint>,
+    endpoint: Arc<FunctionEndpoint>,
     server: Arc<FunctionServer>,
     state: Mutex<PoolState>,
 }
@@ -68,7 +68,7 @@ struct OpeningPermit<'a>(&'a ServerPool);
 pub(super) struct UnansweredMark(Arc<ServerPool>);
 
 impl ServerPool {
-    pub(super) fn new(endpoint: &Arc<InstanceEndpoint>, server: &Arc<FunctionServer>) -> Self {
+    pub(super) fn new(endpoint: &Arc<FunctionEndpoint>, server: &Arc<FunctionServer>) -> Self {
         Self {
             endpoint: endpoint.clone(),
             server: server.clone(),

@@ -8,7 +8,7 @@
 
 mod warmup;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -18,9 +18,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nearpath_wire::quic::config::MAX_CALLS_PER_CONNECTION;
 use nearpath_wire::quic::{CallerConfig, CallerConnection, Dialer};
+use quinn::Endpoint;
 use tokio::sync::{Semaphore, watch};
 
-use crate::function::{FunctionEntry, InstanceEndpoint, monotonic_millis};
+use crate::function::{DialTarget, FunctionEntry, monotonic_millis};
 use warmup::CallRate;
 
 /// Cause for which there is no connection. Nothing was sent.
@@ -48,16 +49,16 @@ impl PooledQuic {
 }
 
 struct EndpointConnections {
-    endpoint: Arc<InstanceEndpoint>,
+    target: Arc<DialTarget>,
     connections: Vec<PooledQuic>,
     // One dial at a time: concurrent calls then share the new connection.
     dialing: Rc<Semaphore>,
 }
 
 impl EndpointConnections {
-    fn new(endpoint: &Arc<InstanceEndpoint>) -> Self {
+    fn new(target: &Arc<DialTarget>) -> Self {
         Self {
-            endpoint: endpoint.clone(),
+            target: target.clone(),
             connections: Vec::new(),
             dialing: Rc::new(Semaphore::new(1)),
         }
@@ -74,19 +75,19 @@ impl EndpointConnections {
 
     /// Removes unusable connections. Returns whether anything is left.
     fn sweep_closed(&mut self, oldest_tick: u32, now: SystemTime) -> bool {
-        if self.endpoint.is_gone() {
+        if self.target.is_gone() {
             self.connections
                 .drain(..)
                 .for_each(|pooled| close_after_grace(pooled.connection));
         }
-        let withdrawn = self.endpoint.is_withdrawn();
+        let withdrawn = self.target.is_withdrawn();
         // Noted before the connection is dropped, which is the last chance to learn of it.
         if self
             .connections
             .iter()
             .any(|pooled| pooled.connection.is_stalled())
         {
-            self.endpoint
+            self.target
                 .udp
                 // Answers broke off: others take another path.
                 .note_failure(monotonic_millis(Instant::now()));
@@ -121,6 +122,9 @@ pub(crate) struct QuicConnections {
     by_endpoint: RefCell<HashMap<u64, EndpointConnections>>,
     /// The gateway's certificate, which changes on renewal and revocation. `None`: HTTP only.
     caller: Option<watch::Receiver<CallerConfig>>,
+    /// Endpoint of the thread for connections to other nodes; unset: a socket of the thread's network
+    /// namespace.
+    endpoint: OnceCell<Endpoint>,
     /// Dialer and certificate of the last use.
     dialer: RefCell<Option<(CallerConfig, Dialer)>>,
     /// Call rates of functions, by address in memory. The `Weak` keeps the address from being
@@ -134,9 +138,20 @@ impl QuicConnections {
         Self {
             by_endpoint: RefCell::default(),
             caller,
+            endpoint: OnceCell::new(),
             dialer: RefCell::default(),
             call_rates: RefCell::default(),
         }
+    }
+
+    /// Dials from this endpoint.
+    pub(crate) fn set_endpoint(&self, endpoint: Endpoint) {
+        let _ = self.endpoint.set(endpoint); // set once, when the thread begins to serve
+    }
+
+    /// Returns the endpoint to dial from.
+    pub(crate) fn endpoint(&self) -> Option<&Endpoint> {
+        self.endpoint.get()
     }
 
     /// Returns whether the gateway has a certificate.
@@ -152,42 +167,42 @@ impl QuicConnections {
     /// Returns a connection with a free stream: an existing one or a new one.
     pub(crate) async fn acquire_connection(
         &self,
-        endpoint: &Arc<InstanceEndpoint>,
+        target: &Arc<DialTarget>,
         now: u32,
         limit: Duration,
     ) -> Result<AcquiredQuic, QuicUnavailable> {
         if let Some(connection) =
-            self.with_endpoint(endpoint, |connections| connections.take_free(now))
+            self.with_endpoint(target, |connections| connections.take_free(now))
         {
             return Ok(AcquiredQuic {
                 connection,
                 is_new: false,
             });
         }
-        let dialing = self.with_endpoint(endpoint, |connections| connections.dialing.clone());
+        let dialing = self.with_endpoint(target, |connections| connections.dialing.clone());
         // Another call may dial at this moment: then its connection is used.
         let _turn = dialing
             .acquire()
             .await
             .expect("this semaphore is never closed");
         if let Some(connection) =
-            self.with_endpoint(endpoint, |connections| connections.take_free(now))
+            self.with_endpoint(target, |connections| connections.take_free(now))
         {
             return Ok(AcquiredQuic {
                 connection,
                 is_new: false,
             });
         }
-        if endpoint.udp.is_blocked_now() {
+        if target.udp.is_blocked_now() {
             return Err(QuicUnavailable::Blocked); // another call has just found out
         }
-        let connection = self.dial_endpoint(endpoint, limit).await?;
+        let connection = self.dial_endpoint(target, limit).await?;
         let pooled = PooledQuic {
             connection: connection.clone(),
             last_used: Cell::new(now),
             is_retired: false,
         };
-        self.with_endpoint(endpoint, |connections| connections.connections.push(pooled));
+        self.with_endpoint(target, |connections| connections.connections.push(pooled));
         Ok(AcquiredQuic {
             connection,
             is_new: true,
@@ -197,12 +212,12 @@ impl QuicConnections {
     /// Retires a connection on which the instance takes no more calls.
     pub(crate) fn retire_connection(
         &self,
-        endpoint: &Arc<InstanceEndpoint>,
+        target: &Arc<DialTarget>,
         connection: &CallerConnection,
     ) {
         let id = connection.connection().stable_id();
         let same = |pooled: &&mut PooledQuic| pooled.connection.connection().stable_id() == id;
-        self.with_endpoint(endpoint, |connections| {
+        self.with_endpoint(target, |connections| {
             connections
                 .connections
                 .iter_mut()
@@ -223,7 +238,7 @@ impl QuicConnections {
 
     /// Returns the instances to connect to ahead of calls. Forgets functions that are not called
     /// any more.
-    pub(crate) fn warmup_targets(&self, now: u32) -> Vec<Arc<InstanceEndpoint>> {
+    pub(crate) fn warmup_targets(&self, now: u32) -> Vec<Arc<DialTarget>> {
         let (mut rates, by_endpoint) = (self.call_rates.borrow_mut(), self.by_endpoint.borrow());
         let mut chosen = Vec::new();
         rates.retain(|_, (function, rate)| {
@@ -232,13 +247,16 @@ impl QuicConnections {
                 return false;
             };
             let route = function.route();
-            let is_connected = |one: &&Arc<InstanceEndpoint>| {
+            let is_connected = |one: &&Arc<DialTarget>| {
                 by_endpoint
                     .get(&one.serial)
                     .is_some_and(|connections| !connections.connections.is_empty())
             };
-            let (connected, unconnected): (Vec<_>, Vec<_>) =
-                route.ready.iter().partition(is_connected);
+            let (connected, unconnected): (Vec<_>, Vec<_>) = route
+                .ready
+                .iter()
+                .map(|one| &one.target)
+                .partition(is_connected);
             // Without a certificate there is no name to verify, and a blocked instance would only
             // cost time.
             let candidates = unconnected
@@ -254,21 +272,21 @@ impl QuicConnections {
 
     async fn dial_endpoint(
         &self,
-        endpoint: &InstanceEndpoint,
+        target: &DialTarget,
         limit: Duration,
     ) -> Result<CallerConnection, QuicUnavailable> {
-        let name = endpoint
+        let name = target
             .server_name()
             .ok_or_else(|| QuicUnavailable::Failed("the instance has no certificate".to_owned()))?;
-        let dialer = self.dialer_for(endpoint.addr).map_err(|error| {
+        let dialer = self.dialer_for(target.addr).map_err(|error| {
             QuicUnavailable::Failed(format!("cannot open a UDP socket: {error}"))
         })?;
         dialer
-            .dial_worker(endpoint.addr, name, limit)
+            .dial_worker(target.addr, name, limit)
             .await
             .map_err(|error| match error.is_no_response() {
                 true => {
-                    endpoint.udp.note_failure(monotonic_millis(Instant::now()));
+                    target.udp.note_failure(monotonic_millis(Instant::now()));
                     QuicUnavailable::Blocked
                 }
                 false => QuicUnavailable::Failed(error.to_string()),
@@ -288,6 +306,7 @@ impl QuicConnections {
         let dialer = match &*current {
             // The socket survives a renewal, so that open calls go on.
             Some((_, dialer)) => caller.rebind_dialer(dialer),
+            None if let Some(endpoint) = self.endpoint.get() => caller.dialer_on(endpoint),
             None => caller.open_dialer(bind_socket(to)?)?,
         };
         *current = Some((caller, dialer.clone()));
@@ -331,14 +350,14 @@ impl QuicConnections {
 
     fn with_endpoint<T>(
         &self,
-        endpoint: &Arc<InstanceEndpoint>,
+        target: &Arc<DialTarget>,
         f: impl FnOnce(&mut EndpointConnections) -> T,
     ) -> T {
         f(self
             .by_endpoint
             .borrow_mut()
-            .entry(endpoint.serial)
-            .or_insert_with(|| EndpointConnections::new(endpoint)))
+            .entry(target.serial)
+            .or_insert_with(|| EndpointConnections::new(target)))
     }
 }
 

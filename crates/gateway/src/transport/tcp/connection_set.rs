@@ -12,7 +12,7 @@ use nearpath_wire::client::InstanceConnectError;
 use tokio::sync::Semaphore;
 
 use super::{HttpConnection, TlsInfo};
-use crate::function::InstanceEndpoint;
+use crate::function::DialTarget;
 use crate::request::RequestUpload;
 
 /// Maximum requests on one HTTP/2 connection before another is opened.
@@ -67,17 +67,17 @@ impl SharedConnection {
 }
 
 struct EndpointPool {
-    endpoint: Arc<InstanceEndpoint>,
+    target: Arc<DialTarget>,
     idle: Vec<IdleConnection>,
     shared: Vec<SharedConnection>,
     dialing: Rc<Semaphore>,
 }
 
 impl EndpointPool {
-    fn new(endpoint: &Arc<InstanceEndpoint>) -> Self {
+    fn new(target: &Arc<DialTarget>) -> Self {
         let dialing = Rc::new(Semaphore::new(1));
         Self {
-            endpoint: endpoint.clone(),
+            target: target.clone(),
             idle: Vec::new(),
             shared: Vec::new(),
             dialing,
@@ -100,13 +100,9 @@ impl EndpointPool {
 pub(super) struct ConnectionSet(RefCell<HashMap<u64, EndpointPool>>);
 
 impl ConnectionSet {
-    pub(super) fn take_connection(
-        &self,
-        endpoint: &InstanceEndpoint,
-        h2: bool,
-    ) -> Option<HttpConnection> {
+    pub(super) fn take_connection(&self, target: &DialTarget, h2: bool) -> Option<HttpConnection> {
         let mut pools = self.0.borrow_mut();
-        let pool = pools.get_mut(&endpoint.serial)?;
+        let pool = pools.get_mut(&target.serial)?;
         if h2 {
             return pool.find_shared();
         }
@@ -119,7 +115,7 @@ impl ConnectionSet {
     /// Returns a shared connection. Of several concurrent callers, one opens it.
     pub(super) async fn share_connection<F>(
         &self,
-        endpoint: &Arc<InstanceEndpoint>,
+        target: &Arc<DialTarget>,
         dial: impl FnOnce() -> F,
     ) -> Result<HttpConnection, InstanceConnectError>
     where
@@ -130,13 +126,13 @@ impl ConnectionSet {
             >,
         >,
     {
-        let dialing = self.with_pool(endpoint, |pool| pool.dialing.clone());
+        let dialing = self.with_pool(target, |pool| pool.dialing.clone());
         let _turn = dialing
             .acquire()
             .await
             .expect("this semaphore is never closed");
         // Another caller may have opened one while this one waited for its turn.
-        if let Some(connection) = self.with_pool(endpoint, |pool| pool.find_shared()) {
+        if let Some(connection) = self.with_pool(target, |pool| pool.find_shared()) {
             return Ok(connection);
         }
         let (sender, tls) = dial().await?;
@@ -148,18 +144,18 @@ impl ConnectionSet {
             }),
         };
         let connection = shared.open_stream();
-        self.with_pool(endpoint, |pool| pool.shared.push(shared));
+        self.with_pool(target, |pool| pool.shared.push(shared));
         Ok(connection)
     }
 
     pub(super) fn put_idle(
         &self,
-        endpoint: &Arc<InstanceEndpoint>,
+        target: &Arc<DialTarget>,
         sender: http1::SendRequest<RequestUpload>,
         tls: Option<Rc<TlsInfo>>,
         idle_since: u32,
     ) {
-        self.with_pool(endpoint, |pool| {
+        self.with_pool(target, |pool| {
             if pool.idle.len() < MAX_IDLE_CONNECTIONS {
                 pool.idle.push(IdleConnection {
                     sender,
@@ -177,7 +173,7 @@ impl ConnectionSet {
                 .is_none_or(|tls| !tls.peer.remaining_validity(now).is_zero())
         };
         self.0.borrow_mut().retain(|_, pool| {
-            if pool.endpoint.is_withdrawn() {
+            if pool.target.is_withdrawn() {
                 return false; // requests in flight hold their own connections
             }
             pool.idle.retain(|idle| {
@@ -199,15 +195,11 @@ impl ConnectionSet {
         }
     }
 
-    fn with_pool<T>(
-        &self,
-        endpoint: &Arc<InstanceEndpoint>,
-        f: impl FnOnce(&mut EndpointPool) -> T,
-    ) -> T {
+    fn with_pool<T>(&self, target: &Arc<DialTarget>, f: impl FnOnce(&mut EndpointPool) -> T) -> T {
         f(self
             .0
             .borrow_mut()
-            .entry(endpoint.serial)
-            .or_insert_with(|| EndpointPool::new(endpoint)))
+            .entry(target.serial)
+            .or_insert_with(|| EndpointPool::new(target)))
     }
 }

@@ -9,6 +9,8 @@ mod connection_set;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -24,9 +26,10 @@ use nearpath_wire::mtls::{
     AlpnProtocol, CallerStream, CertificateVerdict, TlsDialError, TlsVersion,
 };
 use nearpath_wire::quic::CallerConfig;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
-use crate::function::InstanceEndpoint;
+use super::SocketOpener;
+use crate::function::DialTarget;
 use crate::request::RequestUpload;
 use connection_set::{ConnectionSet, SharedStream};
 
@@ -121,17 +124,38 @@ pub(crate) struct TcpPools {
     /// Certificate of the last TLS connection, and its generation below.
     caller: RefCell<Option<CallerConfig>>,
     caller_generation: Cell<u32>,
+    /// Opens sockets; `None`: in the thread's network namespace.
+    opener: Option<SocketOpener>,
 }
 
 impl TcpPools {
+    /// Opens sockets for TLS with `opener`.
+    #[must_use]
+    pub(super) fn with_sockets(self, opener: SocketOpener) -> Self {
+        Self {
+            opener: Some(opener),
+            ..self
+        }
+    }
+
+    async fn connect_tcp(&self, addr: SocketAddr) -> io::Result<TcpStream> {
+        let Some(open) = &self.opener else {
+            return TcpStream::connect(addr).await;
+        };
+        let socket = open(addr.is_ipv6())?;
+        TcpSocket::from_std_stream(socket.into())
+            .connect(addr)
+            .await
+    }
+
     /// Takes an idle connection to the instance, the one used last.
     pub(crate) fn take_connection(
         &self,
-        endpoint: &InstanceEndpoint,
+        target: &DialTarget,
         tls_mode: TlsMode,
         h2: bool,
     ) -> Option<HttpConnection> {
-        self.connections_for(tls_mode).take_connection(endpoint, h2)
+        self.connections_for(tls_mode).take_connection(target, h2)
     }
 
     /// Opens a connection; with TLS as `caller`.
@@ -140,7 +164,7 @@ impl TcpPools {
     /// If no connection is open within `limit`; nothing was sent.
     pub(crate) async fn open_connection(
         &self,
-        endpoint: &Arc<InstanceEndpoint>,
+        target: &Arc<DialTarget>,
         tls_mode: TlsMode,
         h2: bool,
         limit: Duration,
@@ -148,7 +172,7 @@ impl TcpPools {
     ) -> Result<HttpConnection, InstanceConnectError> {
         let dial = TcpDial {
             pools: self,
-            endpoint,
+            target,
             tls_mode,
             limit,
             caller,
@@ -160,7 +184,7 @@ impl TcpPools {
             }
             true => {
                 self.connections_for(tls_mode)
-                    .share_connection(endpoint, || dial.dial_http2())
+                    .share_connection(target, || dial.dial_http2())
                     .await
             }
         }
@@ -170,7 +194,7 @@ impl TcpPools {
     /// renewed.
     pub(crate) fn put_connection(
         &self,
-        endpoint: &Arc<InstanceEndpoint>,
+        target: &Arc<DialTarget>,
         connection: HttpConnection,
         now: u32,
     ) {
@@ -181,14 +205,14 @@ impl TcpPools {
         let is_stale = tls
             .as_ref()
             .is_some_and(|tls| tls.caller_generation != self.caller_generation.get());
-        if is_stale || sender.is_closed() || endpoint.is_withdrawn() {
+        if is_stale || sender.is_closed() || target.is_withdrawn() {
             return;
         }
         let tls_mode = tls
             .as_ref()
             .map_or(TlsMode::Plain, |tls| TlsMode::Tls(tls.version));
         self.connections_for(tls_mode)
-            .put_idle(endpoint, sender, tls, now);
+            .put_idle(target, sender, tls, now);
     }
 
     /// Removes connections that are closed, idle since before `oldest_tick`, or lead to an
@@ -230,7 +254,7 @@ impl TcpPools {
 /// Parameters of a connection to open.
 struct TcpDial<'a> {
     pools: &'a TcpPools,
-    endpoint: &'a InstanceEndpoint,
+    target: &'a DialTarget,
     tls_mode: TlsMode,
     limit: Duration,
     caller: Option<CallerConfig>,
@@ -241,7 +265,7 @@ impl TcpDial<'_> {
         &self,
     ) -> Result<(http1::SendRequest<RequestUpload>, Option<Rc<TlsInfo>>), InstanceConnectError>
     {
-        let addr = self.endpoint.addr;
+        let addr = self.target.addr;
         match self.tls_mode {
             TlsMode::Plain => client::connect_http1(addr, self.limit)
                 .await
@@ -259,7 +283,7 @@ impl TcpDial<'_> {
         &self,
     ) -> Result<(http2::SendRequest<RequestUpload>, Option<Rc<TlsInfo>>), InstanceConnectError>
     {
-        let addr = self.endpoint.addr;
+        let addr = self.target.addr;
         match self.tls_mode {
             TlsMode::Plain => client::connect_http2(addr, self.limit)
                 .await
@@ -278,14 +302,14 @@ impl TcpDial<'_> {
         version: TlsVersion,
         protocol: AlpnProtocol,
     ) -> Result<(CallerStream<TcpStream>, Rc<TlsInfo>), InstanceConnectError> {
-        let addr = self.endpoint.addr;
+        let addr = self.target.addr;
         let nameless = |who| TlsDialError::NoCertificate { addr, who };
         let caller = self
             .caller
             .as_ref()
             .ok_or_else(|| nameless("the gateway"))?;
         let name = self
-            .endpoint
+            .target
             .server_name()
             .ok_or_else(|| nameless("the instance, whose log says why,"))?;
         // Before the generation is read: a renewal that arrives with this dial must not keep old
@@ -294,7 +318,12 @@ impl TcpDial<'_> {
         let caller_generation = self.pools.caller_generation.get();
         let (stream, peer) = caller
             .mtls_connector()
-            .dial_worker(addr, name, version, protocol, self.limit)
+            .dial_over(
+                self.pools.connect_tcp(addr),
+                (addr, name),
+                (version, protocol),
+                self.limit,
+            )
             .await?;
         let (verdict, is_accepted) = (stream.verdict().clone(), Cell::new(false));
         Ok((

@@ -281,6 +281,7 @@ pub(super) fn publish(
     (route.instances, route.replicas) = (vec![instance], 1);
     fixture.gateway.publish(&RoutingSnapshot {
         version: 1,
+        nodes: Default::default(),
         functions: [route].into_iter().collect(),
     });
 }
