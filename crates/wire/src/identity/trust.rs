@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nearpath_types::spiffe::SpiffeRole;
-use nearpath_types::{FunctionId, SpiffeId};
+use nearpath_types::{FunctionId, NodeName, SpiffeId};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
@@ -17,8 +17,19 @@ pub struct Trust {
     trust_domain: Arc<str>,
     roots: Arc<RootCertStore>,
     revoked: Arc<HashSet<String>>,
-    /// Functions that may call; `None`: every instance that may be called, too.
-    callers: Option<Arc<HashSet<FunctionId>>>,
+    expected: ExpectedPeers,
+}
+
+/// Peers that a trust is for.
+#[derive(Debug, Clone)]
+enum ExpectedPeers {
+    /// Gateways and instances call, instances are called.
+    Workers {
+        /// Functions that may call; `None`: every instance that may be called, too.
+        callers: Option<Arc<HashSet<FunctionId>>>,
+    },
+    /// Gateways of nodes call each other.
+    Nodes,
 }
 
 /// Identity of an admitted peer.
@@ -43,6 +54,18 @@ impl PeerIdentity {
             .saturating_add(1)
             .saturating_sub(unix_seconds(now)); // a certificate is valid in the second of its end
         Duration::from_secs(u64::try_from(left).unwrap_or(0))
+    }
+
+    /// Name of the node whose gateway the peer is.
+    ///
+    /// # Errors
+    /// [`PeerRefusal::NoNode`], also for a gateway whose node has no RFC 1123 name.
+    pub fn node_name(&self) -> Result<NodeName, PeerRefusal> {
+        let SpiffeRole::Gateway(node) = &self.id.role else {
+            return Err(PeerRefusal::NoNode(self.id.clone()));
+        };
+        node.parse()
+            .map_err(|_| PeerRefusal::NoNode(self.id.clone()))
     }
 }
 
@@ -74,6 +97,17 @@ pub enum PeerRefusal {
     /// The peer is a caller, not an instance that can be called.
     #[error("{0} is not an instance of a function")]
     NoInstance(SpiffeId),
+    /// The peer is an instance, and nodes are expected.
+    #[error("{0} is not the gateway of a node")]
+    NoNode(SpiffeId),
+    /// The peer is another node than the one that was dialed.
+    #[error("{id} is not the gateway of node {dialed}")]
+    OtherNode {
+        /// Identity in the peer's certificate.
+        id: SpiffeId,
+        /// Name of the node that was dialed.
+        dialed: String,
+    },
 }
 
 impl Trust {
@@ -93,8 +127,18 @@ impl Trust {
             trust_domain: trust_domain.into(),
             roots: Arc::new(roots),
             revoked: Arc::default(),
-            callers: None,
+            expected: ExpectedPeers::Workers { callers: None },
         })
+    }
+
+    /// Returns the same trust for connections between nodes: it admits gateways only, and a dialed
+    /// name is the name of a node.
+    #[must_use]
+    pub fn for_nodes(&self) -> Self {
+        Self {
+            expected: ExpectedPeers::Nodes,
+            ..self.clone()
+        }
     }
 
     /// Returns the same trust without the incarnations of these names.
@@ -111,7 +155,9 @@ impl Trust {
     #[must_use]
     pub fn with_callers(&self, callers: HashSet<FunctionId>) -> Self {
         Self {
-            callers: Some(Arc::new(callers)),
+            expected: ExpectedPeers::Workers {
+                callers: Some(Arc::new(callers)),
+            },
             ..self.clone()
         }
     }
@@ -146,16 +192,24 @@ impl Trust {
         if unix_seconds(now) < peer.not_before {
             return Err(PeerRefusal::NotYetValid(peer.id));
         }
-        match (&self.callers, &peer.id.role) {
-            (Some(callers), SpiffeRole::Instance(function, _)) if !callers.contains(function) => {
-                Err(PeerRefusal::NoEdge(peer.id))
-            }
-            _ => Ok(peer),
-        }
+        self.expected.check_caller(peer)
     }
 
-    /// Checks a worker's certificate for a caller, which knows the name that it called. See
-    /// [`admit_peer`](Self::admit_peer).
+    /// Checks a node's certificate for the node that it called, and returns the name of the calling
+    /// node. See [`admit_peer`](Self::admit_peer).
+    ///
+    /// # Errors
+    /// See [`PeerRefusal`].
+    pub fn admit_node(
+        &self,
+        chain: &[CertificateDer<'_>],
+        now: SystemTime,
+    ) -> Result<NodeName, PeerRefusal> {
+        self.admit_peer(chain, now)?.node_name()
+    }
+
+    /// Checks the certificate of a worker or node for a caller, which knows the name that it
+    /// dialed. See [`admit_peer`](Self::admit_peer).
     ///
     /// # Errors
     /// See [`PeerRefusal`].
@@ -165,12 +219,39 @@ impl Trust {
         name: &str,
         now: SystemTime,
     ) -> Result<PeerIdentity, PeerRefusal> {
-        let peer = self.admit_peer(chain, now)?;
-        match (&peer.id.role, peer.name == name) {
-            (SpiffeRole::Instance(..), true) => Ok(peer),
-            (_, true) => Err(PeerRefusal::NoInstance(peer.id)),
-            // rustls verified a resumed session when it began, so the name is compared again.
-            (_, false) => Err(PeerRefusal::Unreadable(format!("it is for {}", peer.name))),
+        self.expected
+            .check_callee(self.admit_peer(chain, now)?, name)
+    }
+}
+
+impl ExpectedPeers {
+    fn check_caller(&self, peer: PeerIdentity) -> Result<PeerIdentity, PeerRefusal> {
+        match (self, &peer.id.role) {
+            (Self::Nodes, _) => peer.node_name().map(|_| peer),
+            (
+                Self::Workers {
+                    callers: Some(callers),
+                },
+                SpiffeRole::Instance(function, _),
+            ) if !callers.contains(function) => Err(PeerRefusal::NoEdge(peer.id)),
+            (Self::Workers { .. }, _) => Ok(peer),
+        }
+    }
+
+    /// Checks an admitted peer that was dialed as `name`.
+    fn check_callee(&self, peer: PeerIdentity, name: &str) -> Result<PeerIdentity, PeerRefusal> {
+        // rustls verified a resumed session when it began, so the name is compared again.
+        match (self, &peer.id.role, peer.name == name) {
+            (Self::Nodes, SpiffeRole::Gateway(node), true) if node == name => Ok(peer),
+            (Self::Nodes, ..) => Err(PeerRefusal::OtherNode {
+                id: peer.id,
+                dialed: name.to_owned(),
+            }),
+            (Self::Workers { .. }, SpiffeRole::Instance(..), true) => Ok(peer),
+            (Self::Workers { .. }, _, true) => Err(PeerRefusal::NoInstance(peer.id)),
+            (Self::Workers { .. }, _, false) => {
+                Err(PeerRefusal::Unreadable(format!("it is for {}", peer.name)))
+            }
         }
     }
 }
@@ -183,7 +264,7 @@ pub(crate) fn unix_seconds(time: SystemTime) -> i64 {
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-pub(super) fn parse_certificate(
+pub(crate) fn parse_certificate(
     certificate: &CertificateDer<'_>,
 ) -> Result<PeerIdentity, PeerRefusal> {
     let unreadable = |why: &str| PeerRefusal::Unreadable(why.to_owned());
