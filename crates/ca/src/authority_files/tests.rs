@@ -79,17 +79,16 @@ fn an_existing_authority_is_never_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     init(folder.path());
     let key = fs::read(folder.path().join("ca.key")).unwrap();
-    for left in ["ca.key", "ca.crt"] {
-        let again = AuthorityFiles::init(folder.path(), "other", SystemTime::now(), DAY);
-        let text = again.unwrap_err().to_string();
-        assert!(
-            text.contains("exists") && text.contains("nearpath ca rotate"),
-            "{left}: {text}"
-        );
-        assert_eq!(fs::read(folder.path().join("ca.key")).unwrap(), key);
-    }
+    let again = || AuthorityFiles::init(folder.path(), "other", SystemTime::now(), DAY);
+    let text = again().unwrap_err().to_string();
+    assert!(
+        text.contains("ca.key exists") && text.contains("nearpath ca rotate"),
+        "{text}"
+    );
+    assert_eq!(fs::read(folder.path().join("ca.key")).unwrap(), key);
+    // One file of an authority is enough: the other may be on its way from a copy.
     fs::remove_file(folder.path().join("ca.key")).unwrap();
-    AuthorityFiles::init(folder.path(), "other", SystemTime::now(), DAY).unwrap_err();
+    assert!(again().unwrap_err().to_string().contains("ca.crt exists"));
 }
 
 #[test]
