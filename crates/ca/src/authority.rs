@@ -61,6 +61,9 @@ impl Authority {
         // It signs leaf certificates only: a path length of 0 rules out authorities below this one.
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        // X.509-SVID section 3: the identity of an authority is its trust domain.
+        let uri = format!("spiffe://{trust_domain}").try_into()?;
+        params.subject_alt_names.push(SanType::URI(uri));
         (params.not_before, params.not_after) =
             ((now - CLOCK_SKEW_GRACE).into(), (now + lifetime).into());
         let certificate = params.self_signed(&key)?.der().clone();
@@ -71,9 +74,35 @@ impl Authority {
         })
     }
 
+    /// Restores an authority from its certificate and key, which must belong together.
+    ///
+    /// # Errors
+    /// When the certificate cannot be an authority's.
+    pub(crate) fn from_parts(
+        trust_domain: &str,
+        certificate: CertificateDer<'static>,
+        key: KeyPair,
+    ) -> Result<Self, IssueError> {
+        Ok(Self {
+            issuer: Issuer::from_ca_cert_der(&certificate, key)?,
+            certificate,
+            trust_domain: trust_domain.to_owned(),
+        })
+    }
+
+    /// The private key as PEM (PKCS #8).
+    pub(crate) fn key_to_pem(&self) -> String {
+        encode_pem("PRIVATE KEY", self.issuer.key().serialized_der())
+    }
+
     /// The self-signed certificate that peers trust.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
+    }
+
+    /// Trust domain that it signs for.
+    pub(crate) fn trust_domain(&self) -> &str {
+        &self.trust_domain
     }
 
     pub(crate) fn issuer(&self) -> &Issuer<'static, KeyPair> {

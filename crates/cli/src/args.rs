@@ -4,7 +4,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    BackupArgs, CompletionArgs, DeployArgs, DescribeArgs, InvokeArgs, LogsArgs, LsArgs,
+    BackupArgs, CaCommand, CompletionArgs, DeployArgs, DescribeArgs, InvokeArgs, LogsArgs, LsArgs,
     PoolCommand, RestoreArgs, RmArgs, ScaleArgs, StatusCommand, VersionArgs,
 };
 use crate::doctor::DoctorArgs;
@@ -54,6 +54,9 @@ pub enum Command {
     Backup(BackupArgs),
     /// Make a data directory of a backup; offline, before `up`
     Restore(RestoreArgs),
+    /// Create and renew the certificates with which nodes call each other
+    #[command(subcommand)]
+    Ca(CaCommand),
     /// Check prerequisites and explain how to fix what is missing
     Doctor(DoctorArgs),
     /// Show the version of this program and of the gateway

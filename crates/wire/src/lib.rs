@@ -3,8 +3,8 @@
 //! This crate does not know functions. The protocols are hyper's and rustls's. The crate holds
 //! nearpath's settings in one place: limits against hostile peers ([`server`]), connections to
 //! instances ([`client`]), certificates ([`tls`]), HTTP/3 for public clients ([`h3`]), ports that
-//! threads share ([`sockets`]), closes that lose no response ([`lingering_close`]) and the rules of
-//! one HTTP hop ([`hop`]).
+//! threads share ([`sockets`]), closes that lose no response ([`lingering_close`]), the rules of one
+//! HTTP hop ([`hop`]) and the files with a node's certificate ([`node_tls`]).
 #![forbid(unsafe_code)]
 
 pub mod body;
@@ -15,6 +15,7 @@ pub mod identity;
 pub mod lingering_close;
 pub mod local_executor;
 pub mod mtls;
+pub mod node_tls;
 pub mod not_run_header;
 pub mod p2p_tls;
 pub mod preface;

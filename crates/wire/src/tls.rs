@@ -71,7 +71,7 @@ pub fn read_key_pair(cert: &Path, key: &Path) -> Result<CertifiedKeyPair, TlsErr
 
 /// Warns of a key that every user of the machine can read. A group may read it: distributions give
 /// one to servers (`ssl-cert`).
-fn warn_if_exposed(key: &Path) {
+pub(crate) fn warn_if_exposed(key: &Path) {
     const OTHERS_READ: u32 = 0o004;
     let mode = key.metadata().map(|metadata| metadata.permissions().mode());
     if mode.is_ok_and(|mode| mode & OTHERS_READ != 0) {

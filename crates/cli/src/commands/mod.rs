@@ -1,6 +1,7 @@
 //! Commands, each in a file with its options, the calls of the API, and its output.
 
 mod backup;
+mod ca;
 mod completion;
 mod deploy;
 mod describe;
@@ -22,6 +23,7 @@ mod version;
 use std::process::ExitCode;
 
 pub(crate) use backup::BackupArgs;
+pub(crate) use ca::CaCommand;
 pub(crate) use completion::CompletionArgs;
 pub(crate) use deploy::DeployArgs;
 pub(crate) use describe::DescribeArgs;
@@ -57,6 +59,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Rm(args) => rm::run(&args),
         Command::Backup(args) => backup::run(&args),
         Command::Restore(args) => restore::run(&args),
+        Command::Ca(command) => ca::run(&command),
         Command::Doctor(args) => crate::doctor::run(&args),
         Command::Version(args) => version::run(&args),
         Command::Completion(args) => completion::run(&args, Cli::command()),

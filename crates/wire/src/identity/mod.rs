@@ -7,11 +7,14 @@
 
 mod credentials;
 mod pem;
+mod root;
 mod trust;
 
 pub use credentials::{
     CertificateRequest, CertificateRequestError, Credentials, IssuedCertificate,
 };
 pub use pem::{InvalidPem, encode_pem, parse_authority};
-pub(crate) use trust::unix_seconds;
+pub(crate) use root::system_time;
+pub use root::{InvalidRoots, RootCertificate};
 pub use trust::{PeerIdentity, PeerRefusal, Trust};
+pub(crate) use trust::{parse_certificate, unix_seconds};

@@ -1,11 +1,10 @@
 //! Identities as PEM text (RFC 7468), for workers that are started on other machines.
 
-use std::time::{Duration, SystemTime};
-
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
 use super::Credentials;
+use super::root::system_time;
 use super::trust::{self, PeerRefusal};
 
 /// Reasons why a text holds no identity.
@@ -65,8 +64,7 @@ impl Credentials {
                 .first()
                 .ok_or(InvalidPem::MissingBlock("certificate"))?,
         )?;
-        let not_after =
-            SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(own.not_after).unwrap_or(0));
+        let not_after = system_time(own.not_after);
         Ok(Self {
             id: own.id,
             name: own.name,

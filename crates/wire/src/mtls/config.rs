@@ -45,21 +45,8 @@ impl WorkerTlsConfigs {
         trust: &Trust,
         register: Arc<WorkerSessions>,
     ) -> Result<Self, TlsConfigError> {
-        let server_config =
-            |version: &'static SupportedProtocolVersion| -> Result<ServerConfig, TlsConfigError> {
-                let provider = version_provider(version);
-                let peers =
-                    WebPkiClientVerifier::builder_with_provider(trust.roots(), provider.clone())
-                        .build()?;
-                let mut config = ServerConfig::builder_with_provider(provider)
-                    .with_protocol_versions(&[version])?
-                    .with_client_cert_verifier(peers)
-                    .with_single_cert(credentials.chain.clone(), credentials.private_key())?;
-                config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-                Ok(config)
-            };
-        let (mut tls13, mut tls12) = (server_config(&TLS13)?, server_config(&TLS12)?);
-        (tls13.session_storage, tls13.send_tls13_tickets) = (register, TICKETS_PER_HANDSHAKE);
+        let tls13 = tls13_server_config(credentials, trust, register)?;
+        let mut tls12 = server_config(credentials, trust, &TLS12)?;
         // rustls stores sessions for TLS 1.2 by default.
         tls12.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(Self {
@@ -67,6 +54,34 @@ impl WorkerTlsConfigs {
             tls12: Arc::new(tls12),
         })
     }
+}
+
+/// Configuration of a server for TLS 1.3, with its sessions in `register`.
+pub(crate) fn tls13_server_config(
+    credentials: &Credentials,
+    trust: &Trust,
+    register: Arc<WorkerSessions>,
+) -> Result<ServerConfig, TlsConfigError> {
+    let mut config = server_config(credentials, trust, &TLS13)?;
+    (config.session_storage, config.send_tls13_tickets) = (register, TICKETS_PER_HANDSHAKE);
+    Ok(config)
+}
+
+/// Configuration of a server for one version, which requires certificates of its callers.
+fn server_config(
+    credentials: &Credentials,
+    trust: &Trust,
+    version: &'static SupportedProtocolVersion,
+) -> Result<ServerConfig, TlsConfigError> {
+    let provider = version_provider(version);
+    let peers =
+        WebPkiClientVerifier::builder_with_provider(trust.roots(), provider.clone()).build()?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[version])?
+        .with_client_cert_verifier(peers)
+        .with_single_cert(credentials.chain.clone(), credentials.private_key())?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
 }
 
 /// Configuration of a caller for one version. Configurations of the same credentials share their

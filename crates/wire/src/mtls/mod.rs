@@ -48,6 +48,7 @@ mod tls_detection;
 pub use acceptor::{AcceptedPeer, MtlsAcceptError, MtlsAcceptor};
 pub(crate) use caller_stream::is_certificate_alert;
 pub use caller_stream::{CallerStream, CertificateVerdict};
+pub(crate) use config::tls13_server_config;
 pub use connector::{AlpnProtocol, MtlsConnector, TlsDialError, TlsVersion};
 pub use tls_detection::{DetectedProtocol, PeekedStream};
 

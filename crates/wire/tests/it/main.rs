@@ -6,4 +6,5 @@
 )]
 
 mod h3;
+mod nodes;
 mod quic;

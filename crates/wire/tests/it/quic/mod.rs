@@ -1,7 +1,7 @@
 //! Calls over QUIC between parts of nearpath, and TLS over TCP, over real sockets on loopback.
 
 mod calls;
-mod fixture;
+pub(crate) mod fixture;
 mod mtls;
 mod peers;
 mod recorded_flights;
