@@ -95,6 +95,7 @@ func reportedPath(header http.Header, p *endpoint.Endpoint, name string) (Path, 
 		return PathHTTP, obstacle(p, name)
 	}
 	_, reason, _ := strings.Cut(rest, "obstacle=")
+	reason, _, _ = strings.Cut(reason, ";")
 	return path, strings.TrimSpace(reason)
 }
 

@@ -295,6 +295,7 @@ func TestReportedPathsAreParsed(t *testing.T) {
 	}{
 		{"shm", nearpath.PathShm, ""},
 		{"quic; obstacle=no_domain", nearpath.PathQUIC, "no_domain"},
+		{"quic; obstacle=other_node; node=b; then=http", nearpath.PathQUIC, "other_node"},
 		{"direct;obstacle=later_obstacle", nearpath.PathDirect, "later_obstacle"},
 		{"unknown; obstacle=later_obstacle", nearpath.PathHTTP, "caller_no_endpoint"},
 		{"", nearpath.PathHTTP, "caller_no_endpoint"},

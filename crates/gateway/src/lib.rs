@@ -32,7 +32,7 @@ mod transport;
 
 pub use control::{GatewayControl, NoControl};
 pub use gateway::{Gateway, ServingThreads};
-pub use listen::{GatewayListener, Http3Listener, ListenerTls, NodeQuicListener, NodeTls};
+pub use listen::{GatewayListener, Http3Listener, ListenerTls, NodeQuicListener};
 pub use request::ListenerZone;
 pub use settings::GatewaySettings;
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use http::HeaderValue;
 use nearpath_path::{Obstacle, Path, PathPlan};
 use nearpath_types::PlatformError;
 use nearpath_wire::client::InstanceConnectError;
@@ -13,6 +14,7 @@ use super::time_limits::await_within;
 use super::{path_choice, quic, retry_copy, shm};
 use crate::call::GatewayCall;
 use crate::function::FunctionEndpoint;
+use crate::request::X_NEARPATH_PATH;
 use crate::transport::{HttpConnection, TlsMode};
 
 /// Sends the request to `endpoint` over a pooled or a new connection and waits for the head of
@@ -45,19 +47,21 @@ pub(crate) async fn try_instance(
     }
 }
 
-/// Names the function to another node. An instance does not see the field.
+/// Names the function to another node, and asks for its report of the path if the caller wants one. An
+/// instance does not see these fields.
 fn name_function(call: &mut GatewayCall, endpoint: &FunctionEndpoint) {
     let Some(request) = &mut call.request else {
         return;
     };
-    match endpoint.is_remote() {
-        true => drop(
-            request
-                .headers_mut()
-                .insert(FUNCTION, call.function.host.clone()),
-        ),
-        false if call.route.remotes.is_empty() => {}
-        false => drop(request.headers_mut().remove(FUNCTION)), // another node has refused it
+    let headers = request.headers_mut();
+    if endpoint.is_remote() {
+        headers.insert(FUNCTION, call.function.host.clone());
+        if call.options.wants_path {
+            headers.insert(X_NEARPATH_PATH, HeaderValue::from_static("?"));
+        }
+    } else if !call.route.remotes.is_empty() {
+        headers.remove(FUNCTION); // another node has refused the request
+        headers.remove(X_NEARPATH_PATH);
     }
 }
 

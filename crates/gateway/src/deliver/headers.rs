@@ -10,7 +10,7 @@ use http::HeaderMap;
 use http::header::{HOST, HeaderName, HeaderValue};
 use http::uri::Authority;
 use nearpath_path::PathChoice;
-use nearpath_types::{duration, policy};
+use nearpath_types::{NodeName, duration, policy};
 use nearpath_wire::hop::headers::{
     CALLER, append_forwarded_for, join_cookies, keep_one_origin, strip_hop_headers,
     strip_platform_headers,
@@ -112,10 +112,31 @@ pub(crate) fn rewrite_response_headers(
         .entry(X_DURATION_SECONDS)
         .or_insert_with(|| seconds_value(took));
     if call.options.wants_path {
-        headers.insert(X_NEARPATH_PATH, path_header(call.record.path_choice()));
+        let inner = headers.remove(X_NEARPATH_PATH);
+        let report = path_report(
+            call.record.path_choice(),
+            call.record.node(),
+            inner.as_ref(),
+        );
+        headers.insert(X_NEARPATH_PATH, report);
     }
 }
 
-fn path_header(choice: PathChoice) -> HeaderValue {
-    HeaderValue::try_from(choice.to_string()).expect("names of paths and obstacles are ASCII")
+/// Returns the report of a call's path: `shm`, or for example
+/// `quic; obstacle=other_node; node=b; then=loopback`. `inner` is the report of the other node.
+fn path_report(
+    choice: PathChoice,
+    node: Option<&NodeName>,
+    inner: Option<&HeaderValue>,
+) -> HeaderValue {
+    let Some(node) = node else {
+        return HeaderValue::try_from(choice.to_string())
+            .expect("names of paths and obstacles are ASCII");
+    };
+    let inner = inner.and_then(|inner| inner.to_str().ok());
+    let path = inner.and_then(|inner| inner.split(';').next());
+    let then = path
+        .map(|path| format!("; then={path}"))
+        .unwrap_or_default();
+    HeaderValue::try_from(format!("{choice}; node={node}{then}")).expect("names are ASCII")
 }

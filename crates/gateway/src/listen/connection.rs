@@ -157,7 +157,7 @@ async fn serve_tls(
         let certificates = stream.get_ref().1.peer_certificates();
         let node = tls
             .borrow()
-            .trust
+            .credentials()
             .admit_node(certificates.unwrap_or_default(), SystemTime::now())?;
         let _ = connection.peer.node.set(node); // set once, here
     }

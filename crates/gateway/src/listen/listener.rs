@@ -4,7 +4,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
 
 use nearpath_wire::h3;
-use nearpath_wire::identity::Trust;
+use nearpath_wire::node_tls::NodeTls;
 use tokio::sync::{Barrier, watch};
 
 use crate::request::ListenerZone;
@@ -30,7 +30,7 @@ pub enum ListenerTls {
     /// Clients need no certificate.
     Server(Arc<rustls::ServerConfig>),
     /// Clients are other nodes. The channel brings renewals of certificates.
-    Nodes(watch::Receiver<NodeTls>),
+    Nodes(watch::Receiver<Arc<NodeTls>>),
 }
 
 impl ListenerTls {
@@ -38,20 +38,9 @@ impl ListenerTls {
     pub(super) fn server_config(&self) -> Arc<rustls::ServerConfig> {
         match self {
             Self::Server(config) => config.clone(),
-            Self::Nodes(tls) => tls.borrow().tcp.clone(),
+            Self::Nodes(tls) => tls.borrow().tls_server_config().clone(),
         }
     }
-}
-
-/// Certificates with which a node serves other nodes.
-#[derive(Clone)]
-pub struct NodeTls {
-    /// Configuration over TCP; it requires a certificate.
-    pub tcp: Arc<rustls::ServerConfig>,
-    /// Configuration over QUIC, the same.
-    pub quic: quinn::ServerConfig,
-    /// Check of the other node's certificate.
-    pub trust: Trust,
 }
 
 /// Calls from other nodes over QUIC. Calls to other nodes come from the same sockets.

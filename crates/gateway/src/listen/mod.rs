@@ -29,7 +29,7 @@ use http::HeaderValue;
 use nearpath_daemon::drain;
 use nearpath_wire::server::HttpLimits;
 
-pub use listener::{GatewayListener, Http3Listener, ListenerTls, NodeQuicListener, NodeTls};
+pub use listener::{GatewayListener, Http3Listener, ListenerTls, NodeQuicListener};
 pub(crate) use serving_thread::{ThreadSetup, run_thread};
 
 use crate::context::WorkerContext;

@@ -15,12 +15,13 @@ use nearpath_daemon::drain;
 use nearpath_types::SpiffeId;
 use nearpath_wire::h3::CidRouting;
 use nearpath_wire::identity::PeerIdentity;
+use nearpath_wire::node_tls::NodeTls;
 use nearpath_wire::quic::frame::{ResponseOpening, UNKNOWN_LENGTH};
 use nearpath_wire::quic::{CallServer, ServedCall, close_code, udp};
 use quinn::{Endpoint, EndpointConfig, TokioRuntime};
 use tokio::sync::watch;
 
-use super::{GatewayListener, ListenContext, ListenerTls, NodeTls};
+use super::{GatewayListener, ListenContext, ListenerTls};
 use crate::context::WorkerContext;
 use crate::deliver::ResponseContent;
 use crate::pipeline::{self, PlatformRefusal};
@@ -35,7 +36,7 @@ pub(crate) struct NodeQuicPort {
     pub(crate) routing: CidRouting,
     /// Number of the thread, which is part of its connection ids.
     pub(crate) thread: usize,
-    pub(crate) tls: watch::Receiver<NodeTls>,
+    pub(crate) tls: watch::Receiver<Arc<NodeTls>>,
     pub(crate) drain: drain::DrainWatch,
 }
 
@@ -72,7 +73,7 @@ pub(crate) fn open_endpoint(port: &NodeQuicPort) -> io::Result<Endpoint> {
     let mut config = EndpointConfig::default();
     let (routing, thread) = (port.routing, port.thread);
     config.cid_generator(move || routing.cid_generator(thread));
-    let server = port.tls.borrow().quic.clone();
+    let server = port.tls.borrow().quic_server_config().clone();
     Endpoint::new(config, Some(server), socket, Arc::new(TokioRuntime))
 }
 
@@ -84,7 +85,7 @@ pub(crate) async fn serve_calls(
 ) -> io::Result<()> {
     let peers = Rc::<PeerTable>::default();
     let worker = context.worker.clone();
-    let trust = port.tls.borrow_and_update().trust.clone();
+    let trust = port.tls.borrow_and_update().credentials().trust().clone();
     let server = CallServer::new(trust, move |call| {
         answer_call(worker.clone(), peers.clone(), call)
     });
@@ -97,8 +98,8 @@ pub(crate) async fn serve_calls(
     let follow = async {
         while port.tls.changed().await.is_ok() {
             let tls = port.tls.borrow_and_update().clone();
-            endpoint.set_server_config(Some(tls.quic));
-            server.set_trust(tls.trust);
+            endpoint.set_server_config(Some(tls.quic_server_config().clone()));
+            server.set_trust(tls.credentials().trust().clone());
         }
         std::future::pending::<()>().await;
     };

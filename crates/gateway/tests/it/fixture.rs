@@ -23,7 +23,7 @@ use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_domain::DomainHandle;
 use nearpath_gateway::{
     Gateway, GatewayControl, GatewayListener, GatewaySettings, Http3Listener, ListenerTls,
-    ListenerZone, ServingThreads,
+    ListenerZone, NodeQuicListener, ServingThreads,
 };
 use nearpath_types::policy::CallTransport;
 use nearpath_types::{
@@ -31,7 +31,8 @@ use nearpath_types::{
     InstanceLocality, InstanceRoute, InstanceState, RoutingSnapshot, SourceNetwork,
 };
 use nearpath_wire::Body;
-use nearpath_wire::h3::Http3ServerConfig;
+use nearpath_wire::h3::{CidRouting, Http3ServerConfig};
+use nearpath_wire::node_tls::NodeTls;
 use nearpath_wire::quic::CallerConfig;
 use nearpath_wire::server::HttpLimits;
 use nearpath_wire::tls::CertifiedKeyPair;
@@ -89,6 +90,8 @@ pub(crate) struct TestGateway {
     pub public: SocketAddr,
     pub internal: SocketAddr,
     pub(crate) secure: SocketAddr,
+    /// Port for other nodes, if there is one.
+    pub(crate) node_port: Option<SocketAddr>,
     /// PEM, self-signed for `localhost`.
     pub(crate) certificate: String,
     pub wakes: mpsc::UnboundedReceiver<FunctionId>,
@@ -106,6 +109,7 @@ struct QuicOptions {
     sessions: Option<Arc<dyn StoresServerSessions>>,
     is_unsteered: bool,
     has_no_sockets: bool,
+    node_tls: Option<watch::Receiver<Arc<NodeTls>>>,
 }
 
 impl QuicOptions {
@@ -210,6 +214,15 @@ impl TestGateway {
         )
     }
 
+    /// Starts the gateway of a node, which calls other nodes and takes their calls.
+    pub(crate) fn with_node_tls(node_tls: watch::Receiver<Arc<NodeTls>>) -> Self {
+        let options = QuicOptions {
+            node_tls: Some(node_tls),
+            ..QuicOptions::default()
+        };
+        Self::start_with(GatewaySettings::default(), None, options)
+    }
+
     /// Starts a gateway with a given session store for HTTP/3.
     pub(crate) fn with_sessions(
         settings: GatewaySettings,
@@ -269,6 +282,15 @@ impl TestGateway {
             Some(caller) => gateway.with_caller(caller),
             None => gateway,
         };
+        let node_tls = options.node_tls.take();
+        let gateway = match &node_tls {
+            Some(tls) => {
+                let caller = tls.borrow().caller_config().clone();
+                gateway.with_node_caller(watch::channel(caller).1)
+            }
+            None => gateway,
+        };
+        let node_listener = node_tls.map(node_listener);
         let bind = || nearpath_wire::bind_tcp((Ipv4Addr::LOCALHOST, 0).into(), 2).unwrap();
         let (public, inner, (secure, datagrams)) = (bind(), bind(), bind_tcp_and_udp());
         let (certificate, tls, pair) = self_signed();
@@ -301,6 +323,10 @@ impl TestGateway {
                 node_quic: None,
             },
         ];
+        let node_port = node_listener
+            .as_ref()
+            .map(|listener| listener.sockets[0].local_addr().unwrap());
+        let listeners = listeners.into_iter().chain(node_listener).collect();
         let (trigger, watch) = drain::channel();
         let serving = gateway
             .serve(listeners, 2, Arc::new(|| Ok(())), watch)
@@ -312,6 +338,7 @@ impl TestGateway {
             public,
             internal,
             secure,
+            node_port,
             certificate,
             wakes,
             registry,
@@ -374,6 +401,24 @@ impl TestGateway {
     /// Sends a GET request on a new connection.
     pub(crate) async fn send_get(&self, path: &str) -> CollectedResponse {
         send_and_collect(self.public, Request::get(path).body(full_body("")).unwrap()).await
+    }
+}
+
+/// Opens a port for other nodes on both protocols.
+fn node_listener(tls: watch::Receiver<Arc<NodeTls>>) -> GatewayListener {
+    let (sockets, datagrams) = bind_tcp_and_udp();
+    let routing = CidRouting::new(2).unwrap();
+    let program = routing.bpf_program();
+    nearpath_kernel::reuseport::attach_steering_program(&datagrams[0], &program).unwrap();
+    GatewayListener {
+        zone: ListenerZone::Node,
+        tls: Some(ListenerTls::Nodes(tls)),
+        sockets,
+        http3: None,
+        node_quic: Some(NodeQuicListener {
+            sockets: datagrams,
+            routing,
+        }),
     }
 }
 

@@ -16,6 +16,7 @@ mod http3;
 mod internal;
 mod loopback;
 mod malformed;
+mod nodes;
 mod plain_requests;
 mod reader_difference;
 mod records;
