@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::Response;
+use nearpath_types::policy::ZeroRttPolicy;
 use nearpath_types::{PlatformError, Reason};
 use nearpath_wire::quic::{self as wire, CallTerms, CallerConnection, QuicCallError};
 
@@ -176,7 +177,7 @@ async fn send_request(
     if !buffered.is_complete {
         return send_streamed(connection, buffered, terms).await;
     }
-    let (setting, method) = (call.route.policy.zero_rtt, &buffered.head.method);
+    let (setting, method) = (zero_rtt_policy(call, endpoint), &buffered.head.method);
     let early =
         early_data::select_early_data(setting, method, call.worker.totals.quic.is_udp_proven());
     let calling = pin!(connection.call_buffered_parts(
@@ -207,6 +208,16 @@ async fn send_request(
                 .note_failure(monotonic_millis(Instant::now()));
             QuicOutcome::from_result(calling.await)
         }
+    }
+}
+
+/// Returns the calls that may go in a first flight. To another node, a call that may not run twice waits for
+/// the handshake: connections are there as a rule, and a node that has ended could not tell that it did
+/// not run.
+fn zero_rtt_policy(call: &GatewayCall, endpoint: &FunctionEndpoint) -> ZeroRttPolicy {
+    match call.route.policy.zero_rtt {
+        ZeroRttPolicy::Always if endpoint.is_remote() => ZeroRttPolicy::Idempotent,
+        setting => setting,
     }
 }
 
