@@ -4,6 +4,7 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
+mod ca;
 mod calls;
 mod deploy;
 mod fake_gateway;

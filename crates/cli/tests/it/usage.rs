@@ -16,6 +16,7 @@ const COMMANDS: &[&str] = &[
     "logs",
     "scale",
     "rm",
+    "ca",
     "doctor",
     "version",
     "completion",

@@ -125,3 +125,114 @@ impl WatchState {
         is_due.then_some(WatchEvent::Faulty(error))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use nearpath_ca::AuthorityFiles;
+
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    /// An authority, and a node of it that runs.
+    struct Fixture {
+        authority: AuthorityFiles,
+        state: WatchState,
+        now: SystemTime,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let (dir, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
+            let authority = AuthorityFiles::init(dir.path(), "shop", now, 99 * DAY).unwrap();
+            let (folder, first) = (Path::new("/n"), issue(&authority, now, 30 * DAY));
+            let credentials = NodeCredentials::from_files(folder, &first, now).unwrap();
+            let state = WatchState::new(folder, first, credentials);
+            Self {
+                authority,
+                state,
+                now,
+                _dir: dir,
+            }
+        }
+
+        fn observe(&mut self, read: &FilesRead) -> Vec<&'static str> {
+            let events = self.state.observe(read.clone(), self.now);
+            let name = |event: &WatchEvent| match event {
+                WatchEvent::Renewed(_) => "renewed",
+                WatchEvent::Faulty(_) => "faulty",
+                WatchEvent::Recovered => "recovered",
+                WatchEvent::Expiring { .. } => "expiring",
+            };
+            events.iter().map(name).collect()
+        }
+    }
+
+    fn issue(authority: &AuthorityFiles, now: SystemTime, life: Duration) -> NodeFiles {
+        let issued = authority.issue(&"a".parse().unwrap(), now, life).unwrap();
+        let files = issued.files();
+        NodeFiles {
+            certificate: files.certificate.clone(),
+            key: files.key.clone(),
+            roots: files.roots.clone(),
+        }
+    }
+
+    fn without_key(files: &NodeFiles) -> FilesRead {
+        Ok(NodeFiles {
+            key: Vec::new(),
+            ..files.clone()
+        })
+    }
+
+    #[test]
+    fn a_fault_counts_when_it_stays_and_its_end_is_reported_once() {
+        let mut fixture = Fixture::new();
+        let good = Ok(fixture.state.current.clone());
+        let bad = without_key(&fixture.state.current);
+        assert!(fixture.observe(&good).is_empty());
+        assert!(fixture.observe(&bad).is_empty(), "a copy may be under way");
+        assert!(fixture.observe(&good).is_empty(), "it was");
+        assert!(fixture.observe(&bad).is_empty());
+        assert_eq!(fixture.observe(&bad), ["faulty"]);
+        assert!(fixture.observe(&bad).is_empty(), "once");
+        let missing = Err(NodeCredentialsError::File {
+            path: "/n/node.crt".into(),
+            why: "gone".to_owned(),
+        });
+        assert!(fixture.observe(&missing).is_empty());
+        assert_eq!(fixture.observe(&good), ["recovered"]);
+        assert!(fixture.observe(&good).is_empty());
+    }
+
+    #[test]
+    fn good_files_are_taken_at_once_and_end_warnings_of_the_old_ones() {
+        let mut fixture = Fixture::new();
+        let old = Ok(fixture.state.current.clone());
+        fixture.now += 29 * DAY;
+        assert_eq!(fixture.observe(&old), ["expiring"]);
+        let next = Ok(issue(&fixture.authority, fixture.now, 30 * DAY));
+        assert_eq!(fixture.observe(&next), ["renewed"]);
+        fixture.now += 2 * DAY;
+        assert!(fixture.observe(&next).is_empty());
+        let bad = without_key(next.as_ref().unwrap());
+        fixture.observe(&bad);
+        fixture.observe(&bad);
+        let later = Ok(issue(&fixture.authority, fixture.now, 30 * DAY));
+        assert_eq!(fixture.observe(&later), ["recovered", "renewed"]);
+    }
+
+    #[test]
+    fn a_certificate_of_the_future_is_taken_when_its_time_comes() {
+        let mut fixture = Fixture::new();
+        let start = fixture.now + DAY;
+        let next = Ok(issue(&fixture.authority, start, 30 * DAY));
+        fixture.observe(&next);
+        assert_eq!(fixture.observe(&next), ["faulty"]);
+        fixture.now = start;
+        assert_eq!(fixture.observe(&next), ["recovered", "renewed"]);
+    }
+}

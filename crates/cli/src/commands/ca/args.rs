@@ -19,8 +19,10 @@ pub enum CaCommand {
     /// Replace the root: the new one signs, and nodes accept the old ones too until `retire`
     Rotate(CaRotateArgs),
     /// Remove all roots but the one that signs, after every node has a certificate of it
+    #[command(after_help = "Example: nearpath ca retire --dir /root/shop-ca")]
     Retire(CaRootArgs),
     /// Show the roots and their ends
+    #[command(after_help = "Example: nearpath ca show --json")]
     Show(CaRootArgs),
 }
 

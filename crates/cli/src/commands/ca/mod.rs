@@ -6,7 +6,8 @@ mod report;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use nearpath_ca::{AuthorityFiles, AuthorityFilesError};
+use nearpath_ca::{AuthorityFiles, AuthorityFilesError, IssuedNode};
+use nearpath_types::NodeName;
 use nearpath_types::status::rfc3339::format_time;
 
 pub(crate) use args::CaCommand;
@@ -48,15 +49,19 @@ fn issue(args: &CaIssueArgs) -> CommandResult {
         .out
         .clone()
         .unwrap_or_else(|| args.root.dir.join(NODES_FOLDER));
-    let (now, mut issued) = (SystemTime::now(), Vec::new());
-    for node in &args.nodes {
+    let (now, life) = (SystemTime::now(), days(args.days));
+    let issued = args.nodes.iter().map(|node| files.issue(node, now, life));
+    // All are signed before the first is written: after an error there is nothing to clean up.
+    let issued = issued.collect::<Result<Vec<_>, _>>();
+    let issued = issued.map_err(|error| failed(&error))?;
+    let write = |(node, certificate): (&NodeName, IssuedNode)| {
         let folder = out.join(node.as_str());
-        let certificate = files
-            .issue(node, now, days(args.days))
-            .and_then(|certificate| certificate.write(&folder).map(|()| certificate))
-            .map_err(|error| failed(&error))?;
-        issued.push(IssuedReport::new(node, folder, certificate.not_after()));
-    }
+        certificate.write(&folder)?;
+        Ok(IssuedReport::new(node, folder, certificate.not_after()))
+    };
+    let issued = args.nodes.iter().zip(issued).map(write);
+    let issued = issued.collect::<Result<Vec<_>, _>>();
+    let issued = issued.map_err(|error| failed(&error))?;
     let text: String = issued.iter().map(IssuedReport::to_text).collect();
     print(&args.root, &issued, &text)
 }
