@@ -1,12 +1,12 @@
-//! A stack file, with substitution, aliases and all: an answer or an error with a place, never a
-//! crash.
+//! A stack file, with substitution, aliases and all, and the same text as a list of nodes: an answer
+//! or an error with a place, never a crash.
 #![no_main]
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::fuzz_target;
-use nearpath_stack::{StackContext, StackDocument, parse_stack};
+use nearpath_stack::{StackContext, StackDocument, parse_nodes, parse_stack};
 
 /// A machine with one variable, one file and every folder.
 struct World;
@@ -26,18 +26,19 @@ impl StackContext for World {
 }
 
 fuzz_target!(|text: &str| {
-    let parsed = parse_stack(
-        StackDocument {
-            name: "stack.yml",
-            text,
-            folder: Path::new("/stack"),
-        },
-        &World,
-    );
+    let document = StackDocument {
+        name: "stack.yml",
+        text,
+        folder: Path::new("/stack"),
+    };
+    let parsed = parse_stack(document, &World);
     let (sound, report) = match parsed {
         Ok(parsed) => (true, parsed.warnings),
         Err(report) => (false, report),
     };
     assert_eq!(sound, !report.has_errors());
     let _ = report.to_string();
+    if let Err(report) = parse_nodes(document) {
+        assert!(report.has_errors());
+    }
 });

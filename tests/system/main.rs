@@ -15,6 +15,7 @@ mod direct_calls;
 mod egress;
 mod external_server;
 mod failover;
+mod folder_source;
 mod forwarding;
 mod grpc;
 mod http3;

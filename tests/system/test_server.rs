@@ -32,7 +32,7 @@ macro_rules! need_forwarding {
 }
 pub(crate) use need_forwarding;
 
-/// A running `nearpath up`. Dropping it stops it properly, so that nothing of its node remains, or
+/// A running `nearpath up` or `nearpath node`. Dropping it stops it properly, so that nothing of its node remains, or
 /// kills it if that takes too long.
 pub(crate) struct TestServer {
     pub(crate) addr: SocketAddr,
@@ -66,11 +66,24 @@ impl TestServer {
         server
     }
 
-    /// Starts the program, perhaps through another one, and does not wait.
-    pub(crate) fn spawn_with(mut command: Command, data_dir: &Path, options: &[&str]) -> Self {
+    /// Starts `nearpath node` named `a` on a source, and waits until it is ready.
+    pub(crate) async fn start_node(data_dir: &Path, source: &Path) -> Self {
+        let command = Command::new(program("nearpath"));
+        let options = ["--name", "a", "--source", source.to_str().unwrap()];
+        let mut server = Self::spawn_as("node", command, data_dir, &options);
+        server.wait_ready().await;
+        server
+    }
+
+    /// Starts `nearpath up`, perhaps through another program, and does not wait.
+    pub(crate) fn spawn_with(command: Command, data_dir: &Path, options: &[&str]) -> Self {
+        Self::spawn_as("up", command, data_dir, options)
+    }
+
+    fn spawn_as(subcommand: &str, mut command: Command, data_dir: &Path, options: &[&str]) -> Self {
         let (addr, admin) = (free_addr(), free_addr());
         command
-            .arg("up")
+            .arg(subcommand)
             .arg("--data-dir")
             .arg(data_dir)
             .arg("--insecure");

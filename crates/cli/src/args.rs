@@ -9,7 +9,7 @@ use crate::commands::{
 };
 use crate::doctor::DoctorArgs;
 use crate::rendezvous::RendezvousArgs;
-use crate::up::UpArgs;
+use crate::up::{NodeArgs, UpArgs};
 
 /// Serverless functions, every call over the nearest path.
 #[derive(Debug, Parser)]
@@ -27,6 +27,8 @@ pub enum Command {
     /// Run controller, node and gateway in one process, until Ctrl-C
     // Boxed where options are many: the enum is as large as its largest variant.
     Up(Box<UpArgs>),
+    /// Run the same as one of several nodes, with what a folder declares
+    Node(Box<NodeArgs>),
     /// Deploy the functions of a stack file, or one function from options
     Deploy(Box<DeployArgs>),
     /// List functions

@@ -5,14 +5,16 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use nearpath_types::{FunctionId, StatusSource};
+use nearpath_types::{FunctionId, NodeName, StatusSource};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::admin_logins::AdminLogins;
 use crate::credentials::{AdminCredentials, AuthMode};
 use crate::fleet::Fleet;
-use crate::model::{CommandOutcome, ControllerCommand, ControllerModel};
+use crate::model::{
+    CommandOutcome, CommandRefusal, ControllerCommand, ControllerModel, DeclaredState,
+};
 use crate::store::{ControllerStore, DataDir, StoreOpenError};
 use crate::store_writer::{
     CommandRequest, ControllerError, DatabaseCopy, PublishedState, StoreRequest, StoreWriter,
@@ -27,6 +29,9 @@ pub struct ControllerConfig {
     pub auth: AuthMode,
     /// Version that `/system/info` reports.
     pub version: BuildVersion,
+    /// Folder that declares the state ([`Controller::apply_declared`]); changes through the API
+    /// are refused then.
+    pub declared_in: Option<PathBuf>,
 }
 
 impl ControllerConfig {
@@ -36,6 +41,7 @@ impl ControllerConfig {
             data_dir: data_dir.into(),
             auth: AuthMode::Generated,
             version: BuildVersion::default(),
+            declared_in: None,
         }
     }
 }
@@ -78,6 +84,7 @@ pub(crate) struct ControllerState {
     pub(crate) status: Arc<dyn StatusSource>,
     pub(crate) logins: Arc<AdminLogins>,
     pub(crate) version: BuildVersion,
+    declared_in: Option<PathBuf>,
     published: Arc<PublishedState>,
     store_thread: Mutex<Option<StoreThread>>,
 }
@@ -141,6 +148,58 @@ impl Controller {
     /// # Errors
     /// When it was refused or could not be written; then nothing was changed.
     pub async fn apply_command(
+        &self,
+        command: ControllerCommand,
+    ) -> Result<CommandOutcome, ControllerError> {
+        self.check_changeable()?;
+        self.send_and_wait(command).await
+    }
+
+    /// Refuses changes by commands where a source declares the state.
+    ///
+    /// # Errors
+    /// [`CommandRefusal::DeclaredIn`] names the source.
+    pub(crate) fn check_changeable(&self) -> Result<(), CommandRefusal> {
+        match &self.inner.declared_in {
+            Some(source) => Err(CommandRefusal::DeclaredIn(source.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Replaces the whole state by that of a source, in one transaction, and waits until it is on
+    /// disk and applied. An equal state writes nothing. Folders of sleeping functions are copied
+    /// too, so that they can wake without their source.
+    ///
+    /// # Errors
+    /// When a function was refused, which the text names, or nothing could be written; then nothing
+    /// was changed.
+    pub async fn apply_declared(
+        &self,
+        state: Arc<DeclaredState>,
+    ) -> Result<CommandOutcome, ControllerError> {
+        let command = ControllerCommand::ApplyDeclared(Arc::clone(&state));
+        let outcome = self.send_and_wait(command).await?;
+        self.copy_sleeping_folders(&state.node).await;
+        Ok(outcome)
+    }
+
+    /// Copies what no instance copies at its start.
+    async fn copy_sleeping_folders(&self, node: &NodeName) {
+        let model = self.model();
+        let sleeping = model.functions.values().filter(|function| {
+            function.replicas == 0 && function.folder.is_some() && function.policy().runs_on(node)
+        });
+        for function in sleeping {
+            let (id, image) = (function.spec.id(), function.spec.image.clone());
+            let folders = self.inner.fleet.hold_folders();
+            let copied = folders.revision_folder(id.clone(), function.revision, image);
+            if let Err(error) = copied.await {
+                tracing::warn!(function = %id, "source: the folder of a sleeping function could not be copied: {error}");
+            }
+        }
+    }
+
+    async fn send_and_wait(
         &self,
         command: ControllerCommand,
     ) -> Result<CommandOutcome, ControllerError> {
@@ -240,6 +299,7 @@ impl ControllerState {
             status,
             logins: Arc::new(AdminLogins::new(credentials)),
             version: config.version,
+            declared_in: config.declared_in,
             published,
             store_thread: work,
         })

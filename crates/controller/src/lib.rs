@@ -5,6 +5,9 @@
 //! before anything else happens). Then it applies the whole desired state to the [`Fleet`] and
 //! replies. Readers take the last committed model and never wait.
 //!
+//! A source outside, such as a folder, may declare the whole state instead
+//! ([`Controller::apply_declared`]). It takes the same steps, and the API refuses changes then.
+//!
 //! The API has OpenFaaS's paths, bodies and status codes, so its clients work unchanged.
 //! `contract/openapi/nearpath.yaml` describes it.
 #![forbid(unsafe_code)]
@@ -24,6 +27,9 @@ pub use admin_logins::{AdminLogins, LoginRefusal};
 pub use controller::{BuildVersion, Controller, ControllerConfig};
 pub use credentials::{AdminCredentials, AuthMode};
 pub use fleet::{Fleet, HeldFolders};
-pub use model::{CommandOutcome, ControllerCommand, ControllerModel};
+pub use model::{
+    CommandOutcome, ControllerCommand, ControllerModel, DeclaredFunction, DeclaredState,
+    FolderDigest, SecretId, SecretValue,
+};
 pub use store::{DataDir, StoreError, StoreOpenError};
 pub use store_writer::ControllerError;

@@ -12,7 +12,7 @@ use nearpath_kernel::bpf::Forwarder;
 use nearpath_kernel::egress_listener::EgressListener;
 use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sandbox::IsolationLevel;
-use nearpath_types::{FunctionId, InstanceId, InstanceResources};
+use nearpath_types::{FunctionId, InstanceId, InstanceResources, NodeName};
 
 use crate::artifact::FolderLimit;
 use crate::identity::IdentityService;
@@ -91,6 +91,9 @@ pub struct NodeConfig {
     pub data_dir: PathBuf,
     /// Name of the node's cgroups, unique on the machine.
     pub node: String,
+    /// Name of this node among the nodes of an application; `None`: there are no others, and every
+    /// function runs here.
+    pub member_name: Option<NodeName>,
     /// Number of this process's [`crate::RunLock`] on the data directory.
     pub run_number: usize,
     /// The `nearpath-watchdog` program.
@@ -150,6 +153,7 @@ impl NodeConfig {
         Self {
             data_dir,
             node: "local".to_owned(),
+            member_name: None,
             run_number: 0,
             watchdog,
             isolation: IsolationLevel::None,

@@ -167,6 +167,7 @@ impl Node {
             factory,
             publisher,
             config.settle,
+            config.member_name,
             placer,
             NodeMetrics::new(registry),
         );

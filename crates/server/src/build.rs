@@ -68,6 +68,7 @@ pub(crate) fn node_config(
     let egress_listener = network.map(|network| network.egress_listener.clone());
     Ok(nearpath_node::NodeConfig {
         node,
+        member_name: settings.member_name().cloned(),
         isolation,
         gateway_ip,
         gateway_url,
@@ -126,6 +127,7 @@ pub(crate) fn controller_config(
 ) -> nearpath_controller::ControllerConfig {
     nearpath_controller::ControllerConfig {
         auth: settings.auth.clone(),
+        declared_in: settings.source.as_ref().map(|source| source.folder.clone()),
         ..nearpath_controller::ControllerConfig::new(&settings.data_dir)
     }
 }

@@ -1,9 +1,11 @@
-//! The server process of `nearpath up`: controller, node and gateway in one process.
+//! The server process of `nearpath up` and `nearpath node`: controller, node and gateway in one
+//! process.
 //!
 //! [`ServerSettings`] comes in ready to use. [`run`] acquires the `resources` first ([`listeners`],
 //! [`network`]), so that every refusal comes before anything is started. Then it builds the
 //! components ([`build`]), connects them ([`control`], [`fleet`], [`identity`]), and serves until a
-//! signal or a successor ([`handover`]).
+//! signal or a successor ([`handover`]). With a source (`nearpath_source`), files declare the state
+//! of the controller.
 #![forbid(unsafe_code)]
 
 mod build;
@@ -31,5 +33,6 @@ pub use nearpath_kernel::sandbox::IsolationLevel;
 /// `METHOD_PATH` of instances.
 pub use nearpath_node::instance::variables::DEFAULT_PATH as INSTANCE_PATH;
 pub use nearpath_node::logs::log_files::LogFileBound;
+pub use nearpath_source::SourceSettings;
 pub use server::run;
 pub use settings::{ForwardMode, ServerSettings, TlsSettings};

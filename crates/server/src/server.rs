@@ -16,6 +16,7 @@ use nearpath_gateway::{Gateway, ServingThreads};
 use nearpath_kernel::cgroup::{CgroupController, NodeCgroups};
 use nearpath_kernel::sandbox::IsolationLevel;
 use nearpath_node::{CallCounter, IdentityService, Node, RunLock, SettleHook};
+use nearpath_source::SourceHandle;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
@@ -51,6 +52,8 @@ struct Server {
     cpu: Option<GatewayCpu>,
     node: Arc<Node>,
     controller: Controller,
+    /// Applies changes of the folder to the controller; also the addresses of the other nodes.
+    source: Option<SourceHandle>,
     successor_listener: Arc<SuccessorListener>,
     replaced: oneshot::Receiver<()>,
     /// Cgroup controllers that this machine lacks for instances.
@@ -141,6 +144,8 @@ impl Server {
             Controller::open_claimed(data_dir, config, Arc::new(fleet), node.clone()).await;
         let controller = controller.map_err(StartError::component("controller"))?;
         control.attach(controller.clone(), node.clone());
+        let source = settings.source.clone();
+        let source = source.map(|source| SourceHandle::start(source, controller.clone()));
 
         let gateway = match settings
             .devices
@@ -154,7 +159,7 @@ impl Server {
         if old_process.is_some() {
             // The old process serves until then: a caller must never find fewer instances because
             // of the handover.
-            wait_ready(&controller, &node).await;
+            wait_ready(&controller, &node, settings.member_name()).await;
         }
         let (gateway_drain, drain) = drain::channel();
         let enter = enter_thread(network, cpu.as_ref());
@@ -184,6 +189,7 @@ impl Server {
             cpu,
             node,
             controller,
+            source,
             successor_listener,
             replaced,
             missing_controllers: NodeCgroups::detect(&cgroup_name).missing_controllers(),
@@ -201,6 +207,8 @@ impl Server {
                 tracing::info!("draining: refusing new connections, finishing running requests")
             }
         }
+        // Before the instances stop: a change must not start new ones.
+        drop(self.source);
         let _http3_port = self.successor_listener.close();
         self.node.close_idle_connections();
         // The admin port answers until the end, unless the successor's does.

@@ -8,7 +8,8 @@ use std::time::Duration;
 use nearpath_controller::AuthMode;
 use nearpath_gateway::GatewaySettings;
 use nearpath_node::logs::log_files::LogFileBound;
-use nearpath_types::InstanceResources;
+use nearpath_source::SourceSettings;
+use nearpath_types::{InstanceResources, NodeName};
 
 use crate::cpu_quota::CpuQuota;
 use crate::devices::DeviceSettings;
@@ -52,6 +53,16 @@ pub struct ServerSettings {
     pub gateway: GatewaySettings,
     /// Listeners for device protocols.
     pub devices: DeviceSettings,
+    /// Folder that declares the state of this node, one of several; `None`: the API changes the
+    /// state of the only node.
+    pub source: Option<SourceSettings>,
+}
+
+impl ServerSettings {
+    /// Name of this node among others, if there are others.
+    pub(crate) fn member_name(&self) -> Option<&NodeName> {
+        self.source.as_ref().map(|source| &source.node)
+    }
 }
 
 /// The public listener with TLS.

@@ -1,8 +1,10 @@
-//! Access of a stack file to its environment: variables, files, folders. A trait, so that tests run
+//! Access of a stack file to its environment: variables, files, folders, nodes. A trait, so that tests run
 //! without a file system, and `nearpath rm` can ignore folders.
 
 use std::io;
 use std::path::{Path, PathBuf};
+
+use nearpath_types::NodeAddresses;
 
 /// Largest file that is read: 1 MiB.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -21,6 +23,11 @@ pub trait StackContext {
     /// # Errors
     /// When it is missing or not a folder.
     fn resolve_folder(&self, path: &Path) -> io::Result<PathBuf>;
+    /// Returns the nodes that functions may name; `None`: the nodes are not known here, so that
+    /// every name is accepted.
+    fn known_nodes(&self) -> Option<&NodeAddresses> {
+        None
+    }
 }
 
 /// Environment and file system of this process.

@@ -7,13 +7,14 @@
 //! The steps: `source` replaces `${VAR}` and remembers where everything was written. `yaml`
 //! builds nodes that know their position. `stack_reader` passes them to `function` and
 //! `chain`, which read and check them and turn edges and destinations into annotations (see
-//! `nearpath_types::policy`). Files come from untrusted authors: size, depth and expansion are
+//! `nearpath_types::policy`). `nodes` reads the list of nodes, `nodes.yml`. Files come from untrusted authors: size, depth and expansion are
 //! bounded.
 #![forbid(unsafe_code)]
 
 mod chain;
 mod context;
 mod function;
+mod nodes;
 mod problem;
 mod source;
 mod stack_reader;
@@ -27,6 +28,7 @@ use std::path::Path;
 use nearpath_types::FunctionSpec;
 
 pub use context::{HostContext, MAX_FILE_BYTES, StackContext};
+pub use nodes::{DEFAULT_NODE_PORT, ParsedNodes, parse_nodes, read_nodes};
 pub use problem::{ProblemSeverity, StackProblem, StackReport};
 
 use problem::ProblemList;

@@ -55,9 +55,10 @@ impl StackReader<'_, '_> {
                 .add_error(root.span, "there is no function in this file")
                 .set_help("add one below `functions:`");
         }
+        let known_nodes = self.context.known_nodes();
         stack.functions = drafts
             .into_iter()
-            .map(|draft| draft.into_spec(self.problems))
+            .map(|draft| draft.into_spec(known_nodes, self.problems))
             .collect();
         stack
     }

@@ -47,6 +47,7 @@ pub fn run(command: Command) -> ExitCode {
     let result: CommandResult = match command {
         // A server has exit codes of its own: it does not speak the API.
         Command::Up(args) => return crate::up::run(*args),
+        Command::Node(args) => return crate::up::run_node(*args),
         Command::Deploy(args) => deploy::run(&args),
         Command::Ls(args) => ls::run(&args),
         Command::Describe(args) => describe::run(&args),

@@ -1,4 +1,4 @@
-//! The text that `nearpath up` prints once it serves.
+//! The text that `nearpath up` and `nearpath node` print once they serve.
 
 use nearpath_server::{AuthMode, CgroupController, ForwardMode, IsolationLevel, ServerSettings};
 
@@ -33,7 +33,16 @@ pub(super) fn print(
     if settings.forward == ForwardMode::Tc {
         eprintln!("  packets  forwarded by the kernel (--forward tc)");
     }
-    eprintln!("try: nearpath deploy -f examples/echo/stack.yml && nearpath invoke echo -d hello");
+    match &settings.source {
+        Some(source) => eprintln!(
+            "  source   {} (as node {})",
+            source.folder.display(),
+            source.node
+        ),
+        None => eprintln!(
+            "try: nearpath deploy -f examples/echo/stack.yml && nearpath invoke echo -d hello"
+        ),
+    }
 }
 
 /// Names the isolation that instances really have here.

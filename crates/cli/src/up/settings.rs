@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use nearpath_server::{
     AuthMode, CoapSettings, DeviceSettings, ForwardMode, GatewaySettings, LogFileBound,
-    MqttSettings, ServerSettings, TlsSettings,
+    MqttSettings, ServerSettings, SourceSettings, TlsSettings,
 };
-use nearpath_types::InstanceResources;
+use nearpath_types::{InstanceResources, InvalidNodeName, NodeName};
 use thiserror::Error;
 
 use super::args::{CallerArgs, ForwardArg, Toggle, UpArgs};
 use super::device_args::DeviceArgs;
+use super::node_args::NodeArgs;
 
 /// The options contradict each other, or a file they need is missing.
 #[derive(Debug, Error)]
@@ -39,6 +40,10 @@ pub(super) enum SettingsError {
     ShareDir(PathBuf),
     #[error("--data-dir: {0}")]
     DataDir(io::Error),
+    #[error("--source: {0}")]
+    Source(io::Error),
+    #[error("this machine's host name is no name of a node, set one with --name: {0}")]
+    HostName(InvalidNodeName),
 }
 
 /// Checks the options and fills in defaults.
@@ -84,7 +89,36 @@ pub(super) fn from_args(args: UpArgs) -> Result<ServerSettings, SettingsError> {
         certificate_lifetime: args.certificate_lifetime,
         gateway: gateway_settings(&args.callers, args.drain_timeout),
         devices: device_settings(&args.devices),
+        source: None,
     })
+}
+
+/// Checks the options of `nearpath node` and fills in defaults.
+pub(super) fn from_node_args(args: NodeArgs) -> Result<ServerSettings, SettingsError> {
+    // Not canonicalized: a link may lead to another folder later.
+    let absolute = |path: PathBuf| {
+        let path = std::path::absolute(path).map_err(SettingsError::Source)?;
+        Ok(path.components().collect::<PathBuf>())
+    };
+    let folder = absolute(args.source)?;
+    let secrets = args.secrets.map(absolute).transpose()?;
+    let source = SourceSettings {
+        node: args.name.map_or_else(host_name, Ok)?,
+        secrets: secrets.unwrap_or_else(|| folder.join("secrets")),
+        folder,
+        poll_interval: SourceSettings::POLL_INTERVAL,
+    };
+    Ok(ServerSettings {
+        source: Some(source),
+        ..from_args(args.server)?
+    })
+}
+
+fn host_name() -> Result<NodeName, SettingsError> {
+    let name = rustix::system::uname();
+    // Host names compare without case, names of nodes do not.
+    let name = name.nodename().to_string_lossy().to_ascii_lowercase();
+    name.parse().map_err(SettingsError::HostName)
 }
 
 fn tls_settings(args: &UpArgs) -> Option<TlsSettings> {

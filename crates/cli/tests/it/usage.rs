@@ -8,6 +8,7 @@ use crate::fake_gateway::{CliRun, FakeGateway};
 
 const COMMANDS: &[&str] = &[
     "up",
+    "node",
     "deploy",
     "ls",
     "describe",

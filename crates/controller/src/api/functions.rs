@@ -46,6 +46,8 @@ pub(crate) async fn deploy_function(
     State(it): State<Controller>,
     NamespacedBody(mut spec): NamespacedBody<FunctionSpec>,
 ) -> Result<DeployAnswer, ApiError> {
+    // Before the check of its folder, whose correction would not help then.
+    it.check_changeable()?;
     resolve_image(&it, &mut spec).await?;
     let warnings = warning_headers(&spec);
     it.apply_command(ControllerCommand::Deploy(spec)).await?;
@@ -57,6 +59,8 @@ pub(crate) async fn update_function(
     State(it): State<Controller>,
     NamespacedBody(mut spec): NamespacedBody<FunctionSpec>,
 ) -> Result<DeployAnswer, ApiError> {
+    // Before the check of its folder, whose correction would not help then.
+    it.check_changeable()?;
     resolve_image(&it, &mut spec).await?;
     let warnings = warning_headers(&spec);
     it.apply_command(ControllerCommand::Update(spec)).await?;

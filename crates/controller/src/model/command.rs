@@ -1,8 +1,10 @@
 //! Commands to the model, and their results.
 
-use nearpath_types::{FunctionId, FunctionSpec, Namespace, Revision};
+use std::sync::Arc;
 
-use super::{DeployedFunction, NamespaceEntry, SecretId, SecretValue};
+use nearpath_types::{FunctionId, FunctionSpec, Namespace, NodeName, Revision};
+
+use super::{DeclaredState, DeployedFunction, NamespaceEntry, SecretId, SecretValue};
 
 /// A command. Its fields are syntactically valid; [`super::decide_command`] checks them against the
 /// model.
@@ -31,6 +33,8 @@ pub enum ControllerCommand {
     UpdateNamespace(Namespace, NamespaceEntry),
     /// Removes an empty namespace.
     RemoveNamespace(Namespace),
+    /// Replaces functions, secrets, namespaces and nodes by those of a source, all or nothing.
+    ApplyDeclared(Arc<DeclaredState>),
 }
 
 /// Change of the model, as written to disk.
@@ -48,6 +52,10 @@ pub enum ModelChange {
     PutNamespace(Namespace, NamespaceEntry),
     /// A namespace was removed.
     DropNamespace(Namespace),
+    /// A node is new, or its address (`HOST:PORT`) changed.
+    PutNode(NodeName, String),
+    /// A node was removed.
+    DropNode(NodeName),
     /// Revisions up to this one are used.
     Revision(Revision),
 }
@@ -57,7 +65,10 @@ impl ModelChange {
     pub(crate) fn is_removal(&self) -> bool {
         matches!(
             self,
-            Self::DropFunction(_) | Self::DropSecret(_) | Self::DropNamespace(_)
+            Self::DropFunction(_)
+                | Self::DropSecret(_)
+                | Self::DropNamespace(_)
+                | Self::DropNode(_)
         )
     }
 }

@@ -6,13 +6,14 @@ use std::time::SystemTime;
 
 use nearpath_types::{FunctionId, FunctionSpec, Namespace, Revision};
 
+use super::declared::apply_declared;
 use super::validation::validate_spec;
 use super::{
     CommandDecision, CommandOutcome, CommandRefusal, ControllerCommand, ControllerModel,
     DeployedFunction, ModelChange, NamespaceEntry, SecretId, SecretValue,
 };
 
-type DecisionResult = Result<CommandDecision, CommandRefusal>;
+pub(super) type DecisionResult = Result<CommandDecision, CommandRefusal>;
 
 /// Decides a command. `now` becomes the creation time of new functions.
 ///
@@ -42,6 +43,7 @@ pub fn decide_command(
         ControllerCommand::CreateNamespace(name, entry) => create_namespace(model, name, entry),
         ControllerCommand::UpdateNamespace(name, entry) => update_namespace(model, name, entry),
         ControllerCommand::RemoveNamespace(name) => remove_namespace(model, name),
+        ControllerCommand::ApplyDeclared(state) => apply_declared(model, state, now),
     }
 }
 
@@ -73,6 +75,7 @@ fn deploy_function(
         revision,
         replicas,
         created_at,
+        folder: None,
     };
     Ok(CommandDecision {
         outcome,
@@ -85,7 +88,7 @@ fn deploy_function(
 
 /// Removes settings without meaning: empty quantities, which some clients send for none, and
 /// secrets that are named twice.
-fn normalize_spec(spec: &FunctionSpec) -> FunctionSpec {
+pub(super) fn normalize_spec(spec: &FunctionSpec) -> FunctionSpec {
     let mut spec = spec.clone();
     for resources in [&mut spec.limits, &mut spec.requests].into_iter().flatten() {
         resources.memory.take_if(|text| text.is_empty());
@@ -265,7 +268,7 @@ fn removal_decision(change: ModelChange) -> CommandDecision {
     decision_with(CommandOutcome::Removed, change)
 }
 
-fn unchanged_decision() -> CommandDecision {
+pub(super) fn unchanged_decision() -> CommandDecision {
     CommandDecision {
         outcome: CommandOutcome::Unchanged,
         changes: Vec::new(),

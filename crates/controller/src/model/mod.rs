@@ -6,6 +6,9 @@
 
 mod command;
 mod decision;
+mod declared;
+#[cfg(test)]
+mod declared_tests;
 mod refusal;
 mod secret_name;
 #[cfg(test)]
@@ -20,12 +23,14 @@ use std::time::SystemTime;
 use imbl::OrdMap;
 use nearpath_types::status::rfc3339;
 use nearpath_types::{
-    DesiredFunction, DesiredState, FunctionId, FunctionPolicy, FunctionSpec, Namespace, Revision,
+    DesiredFunction, DesiredState, FunctionId, FunctionPolicy, FunctionSpec, Namespace,
+    NodeAddresses, NodeName, Revision,
 };
 use serde::{Deserialize, Serialize};
 
 pub use command::{CommandDecision, CommandOutcome, ControllerCommand, ModelChange};
 pub use decision::decide_command;
+pub use declared::{DeclaredFunction, DeclaredState, FolderDigest};
 pub use refusal::CommandRefusal;
 pub use secret_name::{InvalidSecretName, SecretId, SecretName};
 
@@ -42,6 +47,9 @@ pub struct DeployedFunction {
     /// Time of the first deployment.
     #[serde(with = "rfc3339")]
     pub created_at: SystemTime,
+    /// Content of its folder, when a source declares it; `None` for a deployment through the API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<FolderDigest>,
 }
 
 impl DeployedFunction {
@@ -85,6 +93,8 @@ pub struct ControllerModel {
     /// Namespaces by name. The default one always exists and is included only when it has labels or
     /// annotations of its own.
     pub namespaces: OrdMap<Namespace, NamespaceEntry>,
+    /// Addresses of the nodes that a source declares; empty without one.
+    pub nodes: OrdMap<NodeName, String>,
     /// Last revision given to a function.
     pub revision: Revision,
     /// Follows from functions and secrets; every change renews the entries that it concerns.
@@ -114,6 +124,8 @@ impl ControllerModel {
             }
             ModelChange::PutNamespace(name, entry) => drop(self.namespaces.insert(name, entry)),
             ModelChange::DropNamespace(name) => drop(self.namespaces.remove(&name)),
+            ModelChange::PutNode(name, address) => drop(self.nodes.insert(name, address)),
+            ModelChange::DropNode(name) => drop(self.nodes.remove(&name)),
             // The maximum: the counter never decreases, in whatever order changes are applied.
             ModelChange::Revision(revision) => self.revision = self.revision.max(revision),
         }
@@ -163,6 +175,14 @@ impl ControllerModel {
             .get(name)
             .cloned()
             .or_else(|| is_default.then(default_entry))
+    }
+
+    /// Addresses of the nodes that a source declares.
+    pub fn node_addresses(&self) -> NodeAddresses {
+        let nodes = self.nodes.iter();
+        nodes
+            .map(|(name, address)| (name.clone(), address.clone()))
+            .collect()
     }
 
     /// Functions of one namespace, in order.

@@ -1,5 +1,7 @@
 //! Refusals of commands that do not fit the model.
 
+use std::path::PathBuf;
+
 use nearpath_types::policy::InvalidSetting;
 use nearpath_types::{FunctionId, Namespace, Reason};
 
@@ -44,6 +46,15 @@ pub enum CommandRefusal {
     /// Another field of the spec is invalid: its name, and the reason.
     #[error("{0}: {1}")]
     InvalidField(String, String),
+    /// A function of a declared state has this fault, so nothing of the state is applied.
+    #[error("function {0}: {1}")]
+    DeclaredFunction(FunctionId, Box<CommandRefusal>),
+    /// The state comes from a folder.
+    #[error(
+        "the state of this node comes from {path}: edit the files there instead; the node applies them by itself",
+        path = .0.display()
+    )]
+    DeclaredIn(PathBuf),
 }
 
 impl CommandRefusal {
@@ -58,11 +69,13 @@ impl CommandRefusal {
             | Self::NamespaceNotEmpty(..)
             | Self::DefaultNamespace(_)
             | Self::SecretExists(_)
-            | Self::SecretInUse(..) => Reason::Conflict,
+            | Self::SecretInUse(..)
+            | Self::DeclaredIn(_) => Reason::Conflict,
             Self::UnknownNamespace(_)
             | Self::UnknownSecrets(..)
             | Self::InvalidSetting(_)
-            | Self::InvalidField(..) => Reason::BadRequest,
+            | Self::InvalidField(..)
+            | Self::DeclaredFunction(..) => Reason::BadRequest,
         }
     }
 }

@@ -6,17 +6,17 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn test_spec(name: &str) -> FunctionSpec {
+pub(super) fn test_spec(name: &str) -> FunctionSpec {
     let mut spec = FunctionSpec::named(name.parse().unwrap());
     spec.image = "file:///srv/echo".into();
     spec
 }
 
-fn at_seconds(seconds: u64) -> SystemTime {
+pub(super) fn at_seconds(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
 }
 
-fn run_command(
+pub(super) fn run_command(
     model: &mut ControllerModel,
     command: ControllerCommand,
 ) -> Result<CommandOutcome, CommandRefusal> {
@@ -28,7 +28,7 @@ fn run_command(
     Ok(decision.outcome)
 }
 
-fn secret_value(text: &str) -> SecretValue {
+pub(super) fn secret_value(text: &str) -> SecretValue {
     SecretValue(text.as_bytes().into())
 }
 
@@ -301,7 +301,7 @@ pub(crate) fn any_command() -> impl Strategy<Value = ControllerCommand> {
 }
 
 /// The desired state, from functions and secrets alone.
-fn rebuilt_desired(model: &ControllerModel) -> DesiredState {
+pub(super) fn rebuilt_desired(model: &ControllerModel) -> DesiredState {
     let functions = model.functions.values();
     DesiredState {
         functions: functions.map(|one| model.desired_function(one)).collect(),
@@ -323,6 +323,7 @@ fn any_change() -> impl Strategy<Value = ModelChange> {
             revision: Revision(revision),
             replicas,
             created_at: at_seconds(1),
+            folder: None,
         }
     });
     prop_oneof![
@@ -334,7 +335,7 @@ fn any_change() -> impl Strategy<Value = ModelChange> {
 }
 
 /// Invariants of every model that commands can lead to.
-fn assert_sound(model: &ControllerModel) {
+pub(super) fn assert_sound(model: &ControllerModel) {
     for (id, function) in &model.functions {
         assert_eq!(*id, function.spec.id());
         assert!(model.has_namespace(&id.namespace), "{id} lives nowhere");

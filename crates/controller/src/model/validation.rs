@@ -14,11 +14,18 @@ pub(super) fn validate_spec(
     if !model.has_namespace(&spec.namespace) {
         return Err(CommandRefusal::UnknownNamespace(spec.namespace.clone()));
     }
+    let policy = check_fields(spec)?;
+    check_secrets(model, spec)?;
+    Ok(policy)
+}
+
+/// Checks a spec against the rules alone, and returns its settings.
+pub(super) fn check_fields(spec: &FunctionSpec) -> Result<FunctionPolicy, CommandRefusal> {
     check_image(&spec.image)?;
     check_environment(spec)?;
     check_resources("limits", spec.limits.as_ref())?;
     check_resources("requests", spec.requests.as_ref())?;
-    check_secrets(model, spec)?;
+    secret_ids(spec)?;
     Ok(FunctionPolicy::from_spec(spec)?)
 }
 
@@ -108,20 +115,16 @@ fn check_resources(
     }
 }
 
-fn check_secrets(model: &ControllerModel, spec: &FunctionSpec) -> Result<(), CommandRefusal> {
-    let mut missing = Vec::new();
-    for text in spec.needed_secrets() {
-        let name: SecretName = text
-            .parse()
-            .map_err(|error| invalid_field("secrets", format!("{error}")))?;
-        let id = SecretId {
-            namespace: spec.namespace.clone(),
-            name,
-        };
-        if !model.secrets.contains_key(&id) {
-            missing.push(text);
-        }
-    }
+/// Refuses a spec that needs secrets which do not exist.
+pub(super) fn check_secrets(
+    model: &ControllerModel,
+    spec: &FunctionSpec,
+) -> Result<(), CommandRefusal> {
+    let missing: Vec<_> = secret_ids(spec)?
+        .into_iter()
+        .filter(|id| !model.secrets.contains_key(id))
+        .map(|id| id.name.to_string())
+        .collect();
     match missing.is_empty() {
         true => Ok(()),
         false => Err(CommandRefusal::UnknownSecrets(
@@ -129,6 +132,20 @@ fn check_secrets(model: &ControllerModel, spec: &FunctionSpec) -> Result<(), Com
             missing.join(", "),
         )),
     }
+}
+
+fn secret_ids(spec: &FunctionSpec) -> Result<Vec<SecretId>, CommandRefusal> {
+    let names = spec.needed_secrets();
+    let id = |text: &String| {
+        let name: SecretName = text
+            .parse()
+            .map_err(|error| invalid_field("secrets", format!("{error}")))?;
+        Ok(SecretId {
+            namespace: spec.namespace.clone(),
+            name,
+        })
+    };
+    names.iter().map(id).collect()
 }
 
 fn invalid_field(name: &str, why: String) -> CommandRefusal {

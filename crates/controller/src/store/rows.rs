@@ -9,7 +9,7 @@ use super::error::StoreOpenError;
 use crate::model::{ControllerModel, ModelChange, SecretValue};
 
 // The order does not matter: rows of different tables do not refer to each other.
-const TABLES: [&str; 4] = ["counter", "namespace", "secret", "function"];
+const TABLES: [&str; 5] = ["counter", "namespace", "secret", "function", "node"];
 
 /// Writes one change.
 pub(super) fn write_change(db: &Connection, change: &ModelChange) -> rusqlite::Result<()> {
@@ -27,6 +27,10 @@ pub(super) fn write_change(db: &Connection, change: &ModelChange) -> rusqlite::R
             put_row(db, "namespace", name.as_str(), &to_json(entry))
         }
         ModelChange::DropNamespace(name) => delete_row(db, "namespace", name.as_str()),
+        ModelChange::PutNode(name, address) => {
+            put_row(db, "node", name.as_str(), address.as_bytes())
+        }
+        ModelChange::DropNode(name) => delete_row(db, "node", name.as_str()),
         ModelChange::Revision(revision) => put_row(db, "counter", "revision", &to_json(revision)),
     }
 }
@@ -72,6 +76,10 @@ fn change_from_row(table: &str, key: &str, body: &[u8]) -> Result<ModelChange, S
         "namespace" => Ok(ModelChange::PutNamespace(
             key.parse().map_err(|e| format!("{e}"))?,
             from_json(body)?,
+        )),
+        "node" => Ok(ModelChange::PutNode(
+            key.parse().map_err(|e| format!("{e}"))?,
+            String::from_utf8(body.to_vec()).map_err(|e| e.to_string())?,
         )),
         _ => from_json::<Revision>(body).map(ModelChange::Revision),
     }

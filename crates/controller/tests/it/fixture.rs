@@ -44,6 +44,8 @@ pub(crate) struct FakeFleet {
     pub(crate) observed: Mutex<FunctionMap<ObservedFunction>>,
     pub(crate) log_queries: Mutex<Vec<LogQuery>>,
     pub(crate) log_lines: Mutex<Option<mpsc::Receiver<LogLine>>>,
+    /// Revisions whose folders were asked for.
+    pub(crate) copied: Arc<Mutex<Vec<(FunctionId, Revision)>>>,
 }
 
 impl Default for FakeFleet {
@@ -54,6 +56,7 @@ impl Default for FakeFleet {
             observed: Mutex::default(),
             log_queries: Mutex::default(),
             log_lines: Mutex::default(),
+            copied: Arc::default(),
         }
     }
 }
@@ -89,7 +92,7 @@ impl Fleet for FakeFleet {
             .boxed()
     }
     fn hold_folders(&self) -> Arc<dyn HeldFolders> {
-        Arc::new(ImageFolders)
+        Arc::new(ImageFolders(Arc::clone(&self.copied)))
     }
     fn observed_functions(&self) -> FunctionMap<ObservedFunction> {
         self.observed.lock().unwrap().clone()
@@ -115,15 +118,16 @@ impl Fleet for FakeFleet {
 }
 
 /// Takes the folders of images for the copies.
-struct ImageFolders;
+struct ImageFolders(Arc<Mutex<Vec<(FunctionId, Revision)>>>);
 
 impl HeldFolders for ImageFolders {
     fn revision_folder(
         &self,
-        _: FunctionId,
-        _: Revision,
+        function: FunctionId,
+        revision: Revision,
         image: String,
     ) -> BoxFuture<'static, Result<PathBuf, String>> {
+        self.0.lock().unwrap().push((function, revision));
         let folder = PathBuf::from(image.trim_start_matches("file://"));
         let found = folder.is_dir().then_some(folder);
         std::future::ready(found.ok_or_else(|| "no such folder".to_owned())).boxed()
@@ -223,9 +227,18 @@ impl ControllerFixture {
 
     /// Closes the controller and opens it again on the same folder.
     pub(crate) async fn reopen(self) -> Self {
+        self.reopen_declared_in(None).await
+    }
+
+    /// Closes the controller and opens it again, with a source.
+    pub(crate) async fn reopen_declared_in(self, declared_in: Option<PathBuf>) -> Self {
         let folder = self.folder;
         drop((self.router, self.controller));
-        let mut fixture = Self::open_on(folder.as_ref().unwrap().path()).await;
+        let config = ControllerConfig {
+            declared_in,
+            ..test_config(folder.as_ref().unwrap().path(), AuthMode::Disabled)
+        };
+        let mut fixture = Self::with_config(config).await;
         fixture.folder = folder;
         fixture
     }

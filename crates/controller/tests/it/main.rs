@@ -8,6 +8,7 @@ mod auth;
 mod backup;
 mod child;
 mod contract;
+mod declared;
 mod disk;
 mod durability;
 mod fixture;

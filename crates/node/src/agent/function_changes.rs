@@ -21,7 +21,9 @@ impl NodeAgent {
             let function = self.functions.entry(change.id.clone()).or_default();
             let policy = function.shared_policy();
             match change.after {
-                Some(desired) => function.apply_desired(Arc::clone(desired)),
+                Some(desired) => {
+                    function.apply_desired(Arc::clone(desired), self.member_name.as_ref())
+                }
                 None => function.desired = None,
             }
             // An equal policy stays the same value.
@@ -39,23 +41,34 @@ impl NodeAgent {
         self.apply_policies();
     }
 
-    /// Forgets a removed function with its last instance: until then, its end is still reported.
+    /// Forgets a removed function with its last instance: until then, its end is still reported. One
+    /// that has moved to another node leaves its chain then.
     pub(super) fn drop_if_gone(&mut self, id: &FunctionId) {
-        let is_removed = |function: &FunctionState| function.desired.is_none();
-        if !self.instances.has_instances(id) && self.functions.get(id).is_some_and(is_removed) {
+        let Some(function) = self.functions.get(id) else {
+            return;
+        };
+        if self.instances.has_instances(id) {
+            return;
+        }
+        if !function.runs_here() {
+            self.changed_policies.insert(id.clone());
+        }
+        if function.desired.is_none() {
             self.functions.remove(id);
             self.factory.context.logs.remove_function(id);
             self.changed_policies.insert(id.clone());
         }
     }
 
-    /// Applies changed policies to the chains and to the callers over QUIC and TLS.
+    /// Applies changed policies to the chains and to the callers over QUIC and TLS. Both know only
+    /// functions of this node.
     pub(super) fn apply_policies(&mut self) {
         let policy_of = |id: FunctionId| {
-            let policy = self
-                .functions
-                .get(&id)
-                .and_then(FunctionState::shared_policy);
+            let is_local = |function: &&FunctionState| {
+                function.runs_here() || self.instances.has_instances(&id)
+            };
+            let function = self.functions.get(&id).filter(is_local);
+            let policy = function.and_then(FunctionState::shared_policy);
             (id, policy)
         };
         let changes: PolicyChanges = mem::take(&mut self.changed_policies)

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nearpath_types::{
-    DesiredFunction, FunctionPolicy, FunctionRoute, FunctionSpec, InstanceId, StartFailure,
-    StartFailureCause,
+    DesiredFunction, FunctionPolicy, FunctionRoute, FunctionSpec, InstanceId, NodeName,
+    StartFailure, StartFailureCause,
 };
 
 use super::instance_record::InstanceRecord;
@@ -25,6 +25,8 @@ pub(super) struct FunctionState {
     failure: Option<FailureRecord>,
     /// Last failure of the desired revision, for its whole life.
     last_failure: Option<String>,
+    /// Its policy names other nodes only, so this one starts no instances.
+    runs_elsewhere: bool,
 }
 
 /// Failure of a revision.
@@ -37,15 +39,25 @@ struct FailureRecord {
 }
 
 impl FunctionState {
-    /// Applies a new desired state. A new revision resets the back-off.
-    pub(super) fn apply_desired(&mut self, desired: Arc<DesiredFunction>) {
+    /// Applies a new desired state. A new revision resets the back-off. `node` is this node, if there
+    /// are others.
+    pub(super) fn apply_desired(&mut self, desired: Arc<DesiredFunction>, node: Option<&NodeName>) {
         if self.desired.as_ref().map(|old| old.revision) != Some(desired.revision) {
             // Failures of the old revision say nothing about the new one.
             (self.backoff, self.failure, self.last_failure) = Default::default();
             // A revision has one spec: its failure is recorded once.
             self.apply_policy(&desired.spec);
         }
+        let policy = self.policy.as_ref();
+        self.runs_elsewhere = node
+            .zip(policy)
+            .is_some_and(|(node, policy)| !policy.runs_on(node));
         self.desired = Some(desired);
+    }
+
+    /// Returns whether instances of the function may run on this node.
+    pub(super) fn runs_here(&self) -> bool {
+        !self.runs_elsewhere
     }
 
     fn apply_policy(&mut self, spec: &FunctionSpec) {
@@ -73,7 +85,12 @@ impl FunctionState {
     pub(super) fn desired_instances(&self) -> Option<DesiredInstances> {
         self.desired.as_ref().map(|desired| DesiredInstances {
             revision: desired.revision,
-            replicas: desired.replicas,
+            // Those of a function that has moved away drain, as after a scale to zero.
+            replicas: if self.runs_here() {
+                desired.replicas
+            } else {
+                0
+            },
         })
     }
 
@@ -182,7 +199,7 @@ impl FunctionState {
         let start_failure = self
             .failure
             .as_ref()
-            .filter(|_| desired.replicas > 0 && !any_ready)
+            .filter(|_| self.runs_here() && desired.replicas > 0 && !any_ready)
             .map(|failure| StartFailure {
                 cause: failure.cause,
                 instance: failure.instance,
@@ -194,7 +211,7 @@ impl FunctionState {
             policy,
             replicas: desired.replicas,
             instances,
-            runs_here: true,
+            runs_here: self.runs_here(),
             remotes: Vec::new(),
             start_failure,
         })

@@ -25,7 +25,7 @@ use nearpath_kernel::bpf::LoopbackRedirect;
 use nearpath_types::policy::{LOOPBACK, LoopbackDelivery};
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{
-    DesiredState, FunctionId, InstanceId, InstanceState, Revision, StartFailureCause,
+    DesiredState, FunctionId, InstanceId, InstanceState, NodeName, Revision, StartFailureCause,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
@@ -70,6 +70,8 @@ pub(crate) struct NodeAgent {
     factory: InstanceFactory,
     publisher: StatePublisher,
     settle: SettleHook,
+    /// Name of this node, if there are others.
+    member_name: Option<NodeName>,
     metrics: NodeMetrics,
     functions: FunctionStates,
     instances: InstanceTable,
@@ -100,6 +102,7 @@ impl NodeAgent {
         factory: InstanceFactory,
         publisher: StatePublisher,
         settle: SettleHook,
+        member_name: Option<NodeName>,
         placer: Placer,
         metrics: NodeMetrics,
     ) -> Self {
@@ -107,6 +110,7 @@ impl NodeAgent {
             factory,
             publisher,
             settle,
+            member_name,
             metrics,
             functions: BTreeMap::new(),
             instances: InstanceTable::default(),

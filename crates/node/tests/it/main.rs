@@ -13,4 +13,5 @@ mod agent;
 mod fake_machine;
 mod fixture;
 mod instances;
+mod member;
 mod orders;

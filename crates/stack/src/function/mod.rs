@@ -3,12 +3,16 @@
 pub(crate) mod egress;
 mod environment;
 mod image;
+mod nodes;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use nearpath_types::egress::EgressFault;
-use nearpath_types::{EgressSpec, FunctionName, FunctionSpec, InstanceResources, policy, quantity};
+use nearpath_types::{
+    EgressSpec, FunctionName, FunctionSpec, InstanceResources, NodeAddresses, NodeName, policy,
+    quantity,
+};
 
 use crate::context::StackContext;
 use crate::problem::ProblemList;
@@ -34,6 +38,7 @@ const FUNCTION_KEYS: &[&str] = &[
     "requests",
     "readonly_root_filesystem",
     "namespace",
+    "nodes",
     "egress",
 ];
 /// Keys of OpenFaaS that concern the building of images: accepted without effect, so that existing
@@ -75,6 +80,8 @@ pub(crate) struct FunctionDraft {
     list_annotations: BTreeMap<&'static str, UniqueItems>,
     /// Egress destinations, each address once.
     destinations: Vec<EgressSpec>,
+    /// Positions of the items of `nodes:`, by name.
+    node_spans: BTreeMap<NodeName, SourceSpan>,
 }
 
 /// Distinct texts in the order of their first occurrence.
@@ -114,6 +121,7 @@ pub(crate) fn read_function(
         spans: BTreeMap::new(),
         list_annotations: BTreeMap::new(),
         destinations: Vec::new(),
+        node_spans: BTreeMap::new(),
     };
     let mut image_source = ImageSource::default();
     let (mut files, mut destinations) = (Vec::new(), Vec::new());
@@ -175,6 +183,7 @@ impl FunctionDraft {
                     problems.expect_bool(value, &field.key).unwrap_or(false);
             }
             "namespace" => self.set_namespace(value, problems),
+            "nodes" => self.add_nodes(value, problems),
             key if BUILD_KEYS.contains(&key) => {}
             key if WATCHDOG_VARIABLES.contains(&key) => {
                 let text = format!(
@@ -254,7 +263,11 @@ impl FunctionDraft {
 
     /// Returns the finished spec. In annotations that are lists, the collected items follow those
     /// that the stack file writes itself.
-    pub(crate) fn into_spec(mut self, problems: &mut ProblemList<'_>) -> FunctionSpec {
+    pub(crate) fn into_spec(
+        mut self,
+        known_nodes: Option<&NodeAddresses>,
+        problems: &mut ProblemList<'_>,
+    ) -> FunctionSpec {
         for (annotation, new_items) in std::mem::take(&mut self.list_annotations) {
             let value = self
                 .spec
@@ -271,6 +284,9 @@ impl FunctionDraft {
             *value = items.order.join(",");
         }
         self.check_settings(problems);
+        if let Some(known_nodes) = known_nodes {
+            self.check_nodes(known_nodes, problems);
+        }
         self.warn_ignored_settings(problems);
         self.spec
     }

@@ -2,6 +2,7 @@
 
 mod arbitrary_input;
 mod invalid_files;
+mod nodes;
 mod valid_files;
 
 use std::io;

@@ -266,11 +266,17 @@ pub struct NodeFixture {
 
 impl NodeFixture {
     pub async fn new(settle: SettleHook) -> Self {
+        Self::with_config(|config| config.settle = settle).await
+    }
+
+    /// Starts with a changed configuration.
+    pub async fn with_config(change: impl FnOnce(&mut NodeConfig)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("code")).unwrap();
         let (machine, registry) = (FakeMachine::new(), MetricsRegistry::default());
         let mut config = NodeConfig::new(folder.path().join("data"), "/unused".into());
-        (config.settle, config.gateway_ip) = (settle, Ipv4Addr::new(10, 62, 0, 1));
+        config.gateway_ip = Ipv4Addr::new(10, 62, 0, 1);
+        change(&mut config);
         let node = Node::start_on_machine(Arc::new(machine.clone()), config, &registry)
             .await
             .unwrap();

@@ -1,0 +1,28 @@
+//! Options of `nearpath node` as typed.
+
+use std::path::PathBuf;
+
+use nearpath_types::NodeName;
+
+use super::args::UpArgs;
+
+/// Options of `nearpath node`: those of `nearpath up`, and the source.
+#[derive(Debug, Clone, clap::Args)]
+pub struct NodeArgs {
+    /// Serve what this folder declares: nodes.yml, stack files and handlers. Changes are applied by
+    /// themselves, and the API refuses changes
+    #[arg(long, env = "NEARPATH_SOURCE", value_name = "DIR")]
+    pub source: PathBuf,
+
+    /// Name this node as nodes.yml does; default: this machine's host name
+    #[arg(long, env = "NEARPATH_NODE_NAME", value_name = "NAME")]
+    pub name: Option<NodeName>,
+
+    /// Read secrets from this folder, NAME or NAMESPACE/NAME; default: secrets in the source
+    #[arg(long, value_name = "DIR")]
+    pub secrets: Option<PathBuf>,
+
+    /// Options of `nearpath up`.
+    #[command(flatten)]
+    pub server: UpArgs,
+}
