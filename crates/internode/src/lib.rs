@@ -18,7 +18,7 @@ mod routes;
 mod server;
 
 pub use local_state::{LocalState, NodeFacts};
-pub use peer_states::{PeerStates, PeerStatus, PeerUse};
+pub use peer_states::{PeerAvailability, PeerStates, PeerStatus};
 pub use peers::{DialedStream, NodeDialError, NodeDialer, PeerLinks, random_incarnation};
 pub use routes::{MergedRoutes, merge_routes};
 pub use server::{MAX_PEER_SUBSCRIBERS, MAX_SUBSCRIBERS, StateServer};

@@ -11,7 +11,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
 
-use crate::peer_states::{PeerStates, PeerStatus, PeerUse};
+use crate::peer_states::{PeerAvailability, PeerStates, PeerStatus};
 
 /// Encodes the newest states.
 #[derive(Debug)]
@@ -33,7 +33,11 @@ impl Collector for PeerMetrics {
             (
                 "nearpath_peer_up",
                 "1 if calls may go to the other node, else 0",
-                |status| Some(f64::from(u8::from(status.state == PeerUse::Up))),
+                |status| {
+                    Some(f64::from(u8::from(
+                        status.availability == PeerAvailability::Up,
+                    )))
+                },
             ),
             (
                 "nearpath_peer_round_trip_seconds",

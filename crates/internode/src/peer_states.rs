@@ -16,9 +16,9 @@ pub struct PeerStates {
     pub peers: BTreeMap<NodeName, Arc<PeerStatus>>,
 }
 
-/// Use of another node's functions.
+/// Availability of another node for calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PeerUse {
+pub enum PeerAvailability {
     /// First attempt to connect.
     Connecting,
     /// The node reports and answers: calls may go there.
@@ -38,9 +38,9 @@ pub enum PeerUse {
 /// State of another node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// Use of the node's functions.
-    pub state: PeerUse,
-    /// Time since which the node is in this state.
+    /// Availability for calls.
+    pub availability: PeerAvailability,
+    /// Time since which it is so.
     pub since: Instant,
     /// Node with the address of the last connection, for calls; `None`: never connected.
     pub node: Option<Arc<PeerNode>>,
@@ -66,7 +66,7 @@ impl PeerStatus {
     /// Creates the state of a node that was never connected.
     pub fn new(now: Instant) -> Self {
         Self {
-            state: PeerUse::Connecting,
+            availability: PeerAvailability::Connecting,
             since: now,
             node: None,
             functions: FunctionMap::default(),
@@ -82,7 +82,7 @@ impl PeerStatus {
 
     /// Returns the node if it takes calls.
     pub fn callable_node(&self) -> Option<&Arc<PeerNode>> {
-        let is_callable = self.state == PeerUse::Up && !self.is_draining;
+        let is_callable = self.availability == PeerAvailability::Up && !self.is_draining;
         self.node.as_ref().filter(|_| is_callable)
     }
 

@@ -38,7 +38,7 @@ fn apply_all(view: &mut PeerView, frames: Vec<StateFrame>) {
     }
 }
 
-fn shown(view: &PeerView) -> BTreeMap<FunctionId, FunctionLoad> {
+fn functions_of(view: &PeerView) -> BTreeMap<FunctionId, FunctionLoad> {
     let functions = view.functions();
     functions
         .iter()
@@ -64,10 +64,10 @@ fn complete_view() -> PeerView {
 #[test]
 fn a_whole_state_is_seen_at_once_and_changes_follow() {
     let mut view = complete_view();
-    assert_eq!(shown(&view), loads(&[("x", 1), ("y", 2)]));
+    assert_eq!(functions_of(&view), loads(&[("x", 1), ("y", 2)]));
     let next = change(1, &[("z", 0)], &["x", "unknown"]);
     assert_eq!(view.apply(next), Ok(ViewEvent::Changed));
-    assert_eq!(shown(&view), loads(&[("y", 2), ("z", 0)]));
+    assert_eq!(functions_of(&view), loads(&[("y", 2), ("z", 0)]));
     assert_eq!(
         view.apply(StateFrame::Draining(true)),
         Ok(ViewEvent::Changed)
@@ -95,10 +95,10 @@ fn the_old_state_stays_until_the_new_one_of_the_same_run_is_complete() {
         &mut view,
         vec![hello("b", 1), draining, part(&[("z", 1)], false)],
     );
-    assert_eq!(shown(&view), loads(&[("x", 1), ("y", 2)]));
+    assert_eq!(functions_of(&view), loads(&[("x", 1), ("y", 2)]));
     assert!(!view.is_draining());
     view.apply(part(&[("y", 2)], true)).unwrap();
-    assert_eq!(shown(&view), loads(&[("y", 2), ("z", 1)]));
+    assert_eq!(functions_of(&view), loads(&[("y", 2), ("z", 1)]));
     assert!(view.is_draining());
 }
 
@@ -212,10 +212,10 @@ proptest! {
         let (mut expected, mut collected) = (None, BTreeMap::new());
         let mut run = None;
         for frame in frames {
-            let before = shown(&view);
+            let before = functions_of(&view);
             let applied = view.apply(frame.clone());
             if applied.is_err() {
-                prop_assert_eq!(shown(&view), before);
+                prop_assert_eq!(functions_of(&view), before);
                 continue;
             }
             match frame {
@@ -233,13 +233,15 @@ proptest! {
                 }
                 StateFrame::Change(change) => {
                     let functions = expected.as_mut().unwrap();
-                    change.removed.iter().for_each(|id| drop(functions.remove(id)));
+                    for id in &change.removed {
+                        functions.remove(id);
+                    }
                     functions.extend(change.set);
                 }
                 _ => {}
             }
             prop_assert_eq!(view.is_complete(), expected.is_some());
-            prop_assert_eq!(shown(&view), expected.clone().unwrap_or_default());
+            prop_assert_eq!(functions_of(&view), expected.clone().unwrap_or_default());
         }
     }
 }

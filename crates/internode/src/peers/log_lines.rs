@@ -5,7 +5,7 @@ use std::time::Instant;
 use nearpath_types::NodeName;
 use nearpath_types::log_limiter::LogLimiter;
 
-use crate::peer_states::PeerUse;
+use crate::peer_states::PeerAvailability;
 
 /// Writer of the lines about one node.
 #[derive(Debug, Default)]
@@ -13,17 +13,17 @@ pub(super) struct PeerLog(LogLimiter<&'static str>);
 
 impl PeerLog {
     /// Writes that the node is in another state.
-    pub(super) fn note_state(&mut self, node: &NodeName, state: &PeerUse, now: Instant) {
+    pub(super) fn note_state(&mut self, node: &NodeName, state: &PeerAvailability, now: Instant) {
         match state {
-            PeerUse::Connecting => {}
-            PeerUse::Up => self.note_up(node, now),
-            PeerUse::HeldDown { until } => {
+            PeerAvailability::Connecting => {}
+            PeerAvailability::Up => self.note_up(node, now),
+            PeerAvailability::HeldDown { until } => {
                 if let Some(suppressed) = self.0.take_due("held down", now) {
                     let hold_down = until.saturating_duration_since(now);
                     tracing::warn!(%node, ?hold_down, suppressed, "node went down several times: it must stay up before calls go there");
                 }
             }
-            PeerUse::Down { cause } => self.note_down(node, cause, now),
+            PeerAvailability::Down { cause } => self.note_down(node, cause, now),
         }
     }
 

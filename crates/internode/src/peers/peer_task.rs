@@ -15,7 +15,7 @@ use super::subscription::{PeerAddress, Subscription, SubscriptionEvent};
 use crate::link::{
     ClockSamples, LinkCommand, LinkEvent, LinkState, LinkTimings, PeerLink, PingSample,
 };
-use crate::peer_states::{PeerStates, PeerStatus, PeerUse};
+use crate::peer_states::{PeerAvailability, PeerStates, PeerStatus};
 use crate::peer_view::{PeerView, ViewEvent};
 use crate::protocol::StateFrame;
 
@@ -214,25 +214,25 @@ impl PeerTask {
 
     fn note_state(&mut self) {
         let state = match self.link.state() {
-            LinkState::Connecting => PeerUse::Connecting,
-            LinkState::Up => PeerUse::Up,
-            LinkState::HeldDown { until } => PeerUse::HeldDown { until },
-            LinkState::Down { cause } => PeerUse::Down { cause },
+            LinkState::Connecting => PeerAvailability::Connecting,
+            LinkState::Up => PeerAvailability::Up,
+            LinkState::HeldDown { until } => PeerAvailability::HeldDown { until },
+            LinkState::Down { cause } => PeerAvailability::Down { cause },
         };
-        if state == self.status.state {
+        if state == self.status.availability {
             return;
         }
         let now = now();
         self.log.note_state(&self.name, &state, now);
         // Another failure of a node that is down does not make it younger.
         let is_still_down = matches!(
-            (&state, &self.status.state),
-            (PeerUse::Down { .. }, PeerUse::Down { .. })
+            (&state, &self.status.availability),
+            (PeerAvailability::Down { .. }, PeerAvailability::Down { .. })
         );
         if !is_still_down {
             self.status.since = now;
         }
-        self.status.state = state;
+        self.status.availability = state;
     }
 }
 

@@ -4,7 +4,7 @@ use nearpath_types::FunctionPolicy;
 use proptest::prelude::*;
 
 use super::*;
-use crate::peer_states::PeerUse;
+use crate::peer_states::PeerAvailability;
 
 const NODES: [&str; 3] = ["b", "c", "d"];
 
@@ -80,9 +80,9 @@ impl World {
     fn update_peer(&mut self, node: usize, update: impl FnOnce(&mut PeerStatus)) {
         let now = self.now;
         let new_peer = || {
-            let (state, node) = (PeerUse::Up, Some(peer_node(node, 1)));
+            let (availability, node) = (PeerAvailability::Up, Some(peer_node(node, 1)));
             Arc::new(PeerStatus {
-                state,
+                availability,
                 node,
                 ..PeerStatus::new(now)
             })
@@ -123,12 +123,12 @@ impl World {
             }),
             Step::State { node, state } => self.update_peer(node, |peer| {
                 peer.is_draining = state == 0;
-                peer.state = match state {
-                    0 | 1 => PeerUse::Up,
-                    2 => PeerUse::Down {
+                peer.availability = match state {
+                    0 | 1 => PeerAvailability::Up,
+                    2 => PeerAvailability::Down {
                         cause: "lost".into(),
                     },
-                    _ => PeerUse::HeldDown { until: peer.since },
+                    _ => PeerAvailability::HeldDown { until: peer.since },
                 };
             }),
             Step::Address { node, port } => {
