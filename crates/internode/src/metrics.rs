@@ -13,6 +13,9 @@ use tokio::sync::watch;
 
 use crate::peer_states::{PeerAvailability, PeerStates, PeerStatus};
 
+/// Reads a gauge's value; `None`: not known yet.
+type GaugeValue = fn(&PeerStatus) -> Option<f64>;
+
 /// Encodes the newest states.
 #[derive(Debug)]
 struct PeerMetrics(watch::Receiver<Arc<PeerStates>>);
@@ -29,7 +32,7 @@ impl Collector for PeerMetrics {
         let reconnects_of = |status: &PeerStatus| Some(ConstCounter::new(status.reconnects));
         let counter = ("nearpath_peer_reconnects", reconnects, MetricType::Counter);
         encode_each(&mut to, &states, counter, reconnects_of)?;
-        let gauges: [(&str, &str, fn(&PeerStatus) -> Option<f64>); 3] = [
+        let gauges: [(&str, &str, GaugeValue); 3] = [
             (
                 "nearpath_peer_up",
                 "1 if calls may go to the other node, else 0",
