@@ -1,0 +1,24 @@
+//! State between nodes: each node reports the functions that it can run, and how loaded they are.
+//!
+//! The protocol is `contract/node.md`, the reasons are in [decision
+//! 101](../../../docs/adr/0101-a-call-to-another-node-goes-to-its-gateway.md). A node serves its
+//! [`LocalState`] with a [`StateServer`], and follows other nodes with [`PeerLinks`]. A
+//! [`merge_routes`] adds their functions to the own snapshot. Connections with certificates come
+//! from a [`NodeDialer`], so this crate knows no TLS.
+#![forbid(unsafe_code)]
+
+pub mod link;
+mod local_state;
+mod metrics;
+mod peer_states;
+pub mod peer_view;
+mod peers;
+pub mod protocol;
+mod routes;
+mod server;
+
+pub use local_state::{LocalState, NodeFacts};
+pub use peer_states::{PeerAvailability, PeerStates, PeerStatus};
+pub use peers::{DialedStream, NodeDialError, NodeDialer, PeerLinks, random_incarnation};
+pub use routes::{MergedRoutes, merge_routes};
+pub use server::{MAX_PEER_SUBSCRIBERS, MAX_SUBSCRIBERS, StateServer};

@@ -1,0 +1,253 @@
+//! Task that keeps the connections to one node and publishes its state.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nearpath_types::{NodeName, PeerNode};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::dialer::NodeDialer;
+use super::http_connection::PeerTarget;
+use super::log_lines::PeerLog;
+use super::pinger::Pinger;
+use super::subscription::{PeerAddress, Subscription, SubscriptionEvent};
+use crate::link::{
+    ClockSamples, LinkCommand, LinkEvent, LinkState, LinkTimings, PeerLink, PingSample,
+};
+use crate::peer_states::{PeerAvailability, PeerStates, PeerStatus};
+use crate::peer_view::{PeerView, ViewEvent};
+use crate::protocol::StateFrame;
+
+/// Sender of the states of all nodes, shared by their tasks.
+pub(super) type StatesSender = Arc<watch::Sender<Arc<PeerStates>>>;
+
+/// Connections to one node and what is known of it.
+pub(super) struct PeerTask {
+    name: NodeName,
+    address: String,
+    dialer: Arc<dyn NodeDialer>,
+    states: StatesSender,
+    link: PeerLink,
+    view: PeerView,
+    clocks: ClockSamples,
+    status: PeerStatus,
+    log: PeerLog,
+    attempts: usize,
+    subscriptions: u64,
+    subscription: Option<Subscription>,
+    pinger: Option<Pinger>,
+}
+
+/// Event of the task.
+enum TaskEvent {
+    Subscription(SubscriptionEvent),
+    Ping(PingSample),
+    Deadline,
+}
+
+impl PeerTask {
+    pub(super) fn new(
+        name: NodeName,
+        address: String,
+        dialer: Arc<dyn NodeDialer>,
+        states: StatesSender,
+    ) -> Self {
+        let now = Instant::now().into_std();
+        Self {
+            view: PeerView::new(name.clone()),
+            link: PeerLink::new(LinkTimings::default(), now),
+            status: PeerStatus::new(now),
+            clocks: ClockSamples::default(),
+            log: PeerLog::default(),
+            attempts: 0,
+            subscriptions: 0,
+            subscription: None,
+            pinger: None,
+            name,
+            address,
+            dialer,
+            states,
+        }
+    }
+
+    /// Runs until it is aborted.
+    pub(super) async fn run(mut self) {
+        self.publish();
+        loop {
+            match self.next_event().await {
+                TaskEvent::Subscription(event) => self.handle_subscription(event),
+                TaskEvent::Ping(sample) => self.handle_ping(sample),
+                TaskEvent::Deadline => self.handle(LinkEvent::Tick),
+            }
+            self.publish();
+        }
+    }
+
+    async fn next_event(&mut self) -> TaskEvent {
+        let deadline = self.link.next_deadline();
+        let subscription = self.subscription.as_mut();
+        let pinger = self.pinger.as_mut();
+        // In this order: after a pause of this process, waiting signs of life come before the
+        // deadline that they prove wrong.
+        tokio::select! {
+            biased;
+            Some(event) = poll_source(subscription, Subscription::next_event) => {
+                TaskEvent::Subscription(event)
+            }
+            Some(sample) = poll_source(pinger, Pinger::next_sample) => TaskEvent::Ping(sample),
+            () = sleep_until(deadline.into()) => TaskEvent::Deadline,
+        }
+    }
+
+    fn handle_subscription(&mut self, event: SubscriptionEvent) {
+        match event {
+            SubscriptionEvent::Subscribed(target) => self.note_subscribed(target),
+            SubscriptionEvent::Frames(frames) => self.apply_frames(frames),
+            SubscriptionEvent::Fault(cause) => self.handle(LinkEvent::StreamFault(cause)),
+            SubscriptionEvent::Lost(cause) => self.handle(LinkEvent::ConnectionLost(cause)),
+        }
+    }
+
+    fn note_subscribed(&mut self, target: PeerTarget) {
+        self.subscriptions += 1;
+        self.status.reconnects = self.subscriptions - 1;
+        self.note_address(target.addr);
+        // A subscription that starts again keeps the pings of the one before.
+        self.pinger.get_or_insert_with(|| Pinger::start(target));
+        self.handle(LinkEvent::Subscribed);
+    }
+
+    fn note_address(&mut self, addr: SocketAddr) {
+        if self
+            .status
+            .node
+            .as_ref()
+            .is_none_or(|node| node.addr != addr)
+        {
+            let name = self.name.clone();
+            self.status.node = Some(Arc::new(PeerNode { name, addr }));
+        }
+    }
+
+    fn apply_frames(&mut self, frames: Vec<StateFrame>) {
+        self.handle(LinkEvent::LineReceived);
+        for frame in frames {
+            match self.view.apply(frame) {
+                Ok(ViewEvent::Unchanged) => {}
+                Ok(event) => self.note_view(event),
+                Err(fault) => {
+                    let cause = fault.to_string().into();
+                    // What follows belongs to a stream that has ended.
+                    return self.handle(LinkEvent::StreamFault(cause));
+                }
+            }
+        }
+    }
+
+    fn note_view(&mut self, event: ViewEvent) {
+        self.status.changed_at = Some(now());
+        if event == ViewEvent::Completed {
+            self.handle(LinkEvent::StateCompleted);
+        }
+    }
+
+    fn handle_ping(&mut self, sample: PingSample) {
+        let estimate = self.clocks.add(sample, now());
+        self.status.round_trip = Some(estimate.round_trip);
+        self.status.clock_offset_micros = Some(estimate.offset_micros);
+        self.handle(LinkEvent::PingAnswered);
+    }
+
+    fn handle(&mut self, event: LinkEvent) {
+        match self.link.handle(event, now(), fastrand::f64()) {
+            Some(LinkCommand::Connect) => {
+                let address = self.address.clone();
+                self.subscribe(address);
+                self.attempts += 1;
+            }
+            Some(LinkCommand::Resubscribe) => {
+                let used = self.status.node.as_ref().map(|node| node.addr.to_string());
+                self.subscribe(used.unwrap_or_else(|| self.address.clone()));
+            }
+            Some(LinkCommand::Disconnect) => {
+                (self.subscription, self.pinger) = (None, None);
+                self.view.clear();
+            }
+            None => {}
+        }
+    }
+
+    fn subscribe(&mut self, address: String) {
+        self.view.begin_subscription();
+        self.subscription = Some(Subscription::start(PeerAddress {
+            node: self.name.clone(),
+            text: address,
+            attempts: self.attempts,
+            dialer: self.dialer.clone(),
+        }));
+    }
+
+    /// Publishes the state if it is another one.
+    fn publish(&mut self) {
+        self.note_state();
+        self.status.functions = self.view.functions();
+        self.status.is_draining = self.view.is_draining();
+        if let Some(hello) = self.view.hello()
+            && self.status.incarnation != Some(hello.incarnation)
+        {
+            self.status.incarnation = Some(hello.incarnation);
+            self.status.version = Some(hello.version.as_str().into());
+        }
+        self.states.send_if_modified(|states| {
+            // Maps that share their content are compared without a look at it.
+            if states.peers.get(&self.name).map(Arc::as_ref) == Some(&self.status) {
+                return false;
+            }
+            let status = Arc::new(self.status.clone());
+            Arc::make_mut(states)
+                .peers
+                .insert(self.name.clone(), status);
+            true
+        });
+    }
+
+    fn note_state(&mut self) {
+        let state = match self.link.state() {
+            LinkState::Connecting => PeerAvailability::Connecting,
+            LinkState::Up => PeerAvailability::Up,
+            LinkState::HeldDown { until } => PeerAvailability::HeldDown { until },
+            LinkState::Down { cause } => PeerAvailability::Down { cause },
+        };
+        if state == self.status.availability {
+            return;
+        }
+        let now = now();
+        self.log.note_state(&self.name, &state, now);
+        // Another failure of a node that is down does not make it younger.
+        let is_still_down = matches!(
+            (&state, &self.status.availability),
+            (PeerAvailability::Down { .. }, PeerAvailability::Down { .. })
+        );
+        if !is_still_down {
+            self.status.since = now;
+        }
+        self.status.availability = state;
+    }
+}
+
+/// Returns the time, which tests can stop.
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}
+
+/// Polls a source of events; without one it never ends.
+async fn poll_source<S, T>(
+    source: Option<&mut S>,
+    next: impl AsyncFnOnce(&mut S) -> Option<T>,
+) -> Option<T> {
+    match source {
+        Some(source) => next(source).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,101 @@
+//! Service for other nodes: this node's state, and pings.
+
+mod cursor;
+mod state_stream;
+mod subscribers;
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use nearpath_types::NodeName;
+use nearpath_wire::Body;
+use tokio::sync::watch;
+
+use crate::local_state::LocalState;
+use crate::protocol::{PING_PATH, PingResponse, STATE_CONTENT_TYPE, STATE_PATH};
+
+use state_stream::state_body;
+use subscribers::SubscriberTable;
+pub use subscribers::{MAX_PEER_SUBSCRIBERS, MAX_SUBSCRIBERS};
+
+/// Server of the paths under `/node/`, for peers whose certificates were checked.
+#[derive(Debug, Clone)]
+pub struct StateServer {
+    states: watch::Receiver<Arc<LocalState>>,
+    subscribers: Arc<SubscriberTable>,
+}
+
+impl StateServer {
+    /// Creates a server of the newest of `states`. Its streams end when the sender is dropped.
+    pub fn new(states: watch::Receiver<Arc<LocalState>>) -> Self {
+        Self {
+            states,
+            subscribers: Arc::default(),
+        }
+    }
+
+    /// Responds to a request of the node `peer`. The body of a state stream needs a tokio runtime.
+    pub async fn respond(&self, peer: &NodeName, request: Request<Body>) -> Response<Body> {
+        let path = request.uri().path();
+        match (request.method(), path) {
+            (&Method::GET, STATE_PATH) => self.state_response(peer),
+            (&Method::GET, PING_PATH) => self.ping_response(),
+            (_, STATE_PATH | PING_PATH) => method_response(),
+            _ => {
+                let text = format!("not found: expected {STATE_PATH} or {PING_PATH}\n");
+                text_response(StatusCode::NOT_FOUND, text)
+            }
+        }
+    }
+
+    fn state_response(&self, peer: &NodeName) -> Response<Body> {
+        let Some(permit) = self.subscribers.admit(peer) else {
+            let text = format!("{MAX_SUBSCRIBERS} nodes subscribe to this one: no more can\n");
+            return text_response(StatusCode::SERVICE_UNAVAILABLE, text);
+        };
+        let body = state_body(self.states.clone(), permit);
+        typed_response(StatusCode::OK, STATE_CONTENT_TYPE, body)
+    }
+
+    fn ping_response(&self) -> Response<Body> {
+        let incarnation = self.states.borrow().facts().incarnation;
+        let response = PingResponse {
+            time: unix_micros(),
+            incarnation,
+        };
+        let text = serde_json::to_string(&response).expect("numbers and texts are JSON");
+        typed_response(StatusCode::OK, "application/json", Body::from(text))
+    }
+}
+
+/// Returns the machine's time in microseconds since 1970.
+pub(crate) fn unix_micros() -> u64 {
+    // A clock before 1970 is as wrong as one in 1970.
+    let since_1970 = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn method_response() -> Response<Body> {
+    let text = "only GET\n".to_owned();
+    let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, text);
+    let allowed = HeaderValue::from_static("GET");
+    response.headers_mut().insert(header::ALLOW, allowed);
+    response
+}
+
+fn text_response(status: StatusCode, text: String) -> Response<Body> {
+    typed_response(status, "text/plain; charset=utf-8", Body::from(text))
+}
+
+fn typed_response(status: StatusCode, content_type: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let content_type = HeaderValue::from_static(content_type);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, content_type);
+    response
+}

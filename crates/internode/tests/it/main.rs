@@ -1,0 +1,9 @@
+//! Nodes with real sockets on loopback, and connections without certificates.
+#![allow(clippy::unwrap_used)]
+
+mod faults;
+mod fixture;
+mod node_list;
+mod server;
+mod state;
+mod vectors;
