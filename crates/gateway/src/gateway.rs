@@ -168,14 +168,8 @@ impl Gateway {
 
     /// Returns the requests received, over all current functions.
     pub(crate) fn started_count(&self) -> u64 {
-        // A removed function takes its counter with it, so this sum can fall; [`crate::quota`]
-        // accepts that.
-        self.shared
-            .table
-            .functions()
-            .iter()
-            .map(|function| function.tally.started_count())
-            .fold(0, u64::saturating_add)
+        // This sum can fall; [`crate::quota`] accepts that.
+        self.functions().started_requests()
     }
 
     /// Serves the listeners on `threads` new threads named `gateway-N`. Each calls `enter` first,

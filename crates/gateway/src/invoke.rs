@@ -95,6 +95,20 @@ impl FunctionTable {
         function.map_or(0, |function| function.tally.answered_count())
     }
 
+    /// Returns the requests for a function that have started and not ended, those that wait included.
+    pub fn open_requests(&self, id: &FunctionId) -> u32 {
+        let function = self.0.get(id);
+        function.map_or(0, |function| function.tally.open_count())
+    }
+
+    /// Returns the requests that have started, over all current functions.
+    pub fn started_requests(&self) -> u64 {
+        // A removed function takes its counter with it, so this sum can fall.
+        let started = self.0.functions();
+        let started = started.iter().map(|one| one.tally.started_count());
+        started.fold(0, u64::saturating_add)
+    }
+
     /// Waits until no request is open at an instance that a snapshot has withdrawn. May take as long
     /// as the longest request.
     pub async fn wait_requests_ended(&self, id: InstanceId) {

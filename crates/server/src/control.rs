@@ -1,6 +1,8 @@
 //! The gateway's view of controller and node.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -9,10 +11,12 @@ use http::{Request, Response};
 use nearpath_controller::Controller;
 use nearpath_controller::api::ApiRouter;
 use nearpath_gateway::GatewayControl;
+use nearpath_internode::StateServer;
 use nearpath_kernel::cores::{self, OwnThread};
+use nearpath_kernel::namespace::open_tcp_socket_in;
 use nearpath_node::Node;
 use nearpath_types::chain_status::DirectCallCounts;
-use nearpath_types::{DesiredFunction, FunctionId, InnerListener};
+use nearpath_types::{DesiredFunction, FunctionId, InnerListener, NodeName};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tower::ServiceExt;
@@ -26,6 +30,10 @@ pub(crate) struct ControlHandle {
     node: OnceLock<Arc<Node>>,
     /// Functions woken since the store was released to a successor; `None` while the store is open.
     woken_after_release: Mutex<Option<BTreeSet<FunctionId>>>,
+    /// Service for other nodes; unset: this node knows no others.
+    peers: OnceLock<StateServer>,
+    /// The machine's network namespace, which gateway threads leave.
+    machine_netns: Option<File>,
     runtime: Handle,
     /// Processors that this process may use.
     allowed_cpus: Vec<usize>,
@@ -40,6 +48,8 @@ impl ControlHandle {
             router,
             node,
             woken_after_release,
+            peers: OnceLock::new(),
+            machine_netns: File::open("/proc/thread-self/ns/net").ok(),
             runtime,
             allowed_cpus: cores::allowed_cpus().unwrap_or_default(),
         })
@@ -50,6 +60,11 @@ impl ControlHandle {
         let _ = self.router.set(controller.build_router());
         let _ = self.controller.set(controller);
         let _ = self.node.set(node);
+    }
+
+    /// Attaches the service for other nodes; only the first call counts.
+    pub(crate) fn attach_peers(&self, peers: StateServer) {
+        let _ = self.peers.set(peers);
     }
 
     /// Closes the store and unlocks the data directory for a successor, while calls continue.
@@ -134,6 +149,26 @@ impl GatewayControl for ControlHandle {
                 Err(_) => draining_response(), // the runtime is shutting down
             }
         })
+    }
+
+    fn open_machine_socket(&self, is_ipv6: bool) -> io::Result<OwnedFd> {
+        let netns = self.machine_netns.as_ref();
+        let netns = netns.ok_or_else(|| io::Error::other("the machine's network is not known"))?;
+        open_tcp_socket_in(netns, is_ipv6)
+    }
+
+    fn handle_node(
+        &self,
+        node: &NodeName,
+        request: Request<nearpath_wire::Body>,
+    ) -> BoxFuture<'static, Response<nearpath_wire::Body>> {
+        let Some(peers) = self.peers.get().cloned() else {
+            return Box::pin(std::future::ready(draining_response()));
+        };
+        let (node, runtime) = (node.clone(), self.runtime.clone());
+        // On the runtime: its state streams have tasks there.
+        let response = runtime.spawn(async move { peers.respond(&node, request).await });
+        Box::pin(async move { response.await.unwrap_or_else(|_| draining_response()) })
     }
 
     fn near_calls(&self, function: &FunctionId) -> DirectCallCounts {

@@ -16,6 +16,7 @@ use crate::error::StartError;
 use crate::handover::{InheritedSockets, OldProcess, SocketName};
 use crate::listeners;
 use crate::network::Network;
+use crate::peers::PeerPort;
 use crate::settings::ServerSettings;
 
 /// Smallest number of open files: what an idle server needs besides its gateway threads, and as
@@ -49,6 +50,8 @@ pub(crate) struct Resources {
     pub(crate) listeners: Vec<GatewayListener>,
     pub(crate) device_sockets: DeviceSockets,
     pub(crate) admin: TcpListener,
+    /// Port for other nodes.
+    pub(crate) peer_port: Option<PeerPort>,
     pub(crate) network: Option<Network>,
     /// The process to take over from; it exits once this one serves.
     pub(crate) old_process: Option<OldProcess>,
@@ -79,8 +82,12 @@ impl Resources {
         let open = || TcpListener::bind(addr);
         let admin = inherited.take_or_open_one(SocketName::Admin, addr, &mut for_successor, open);
         let admin = admin.map_err(StartError::listen("--admin-listen", addr))?;
-        let network = Network::create(isolation, settings.forward)?;
         let threads = settings.threads.get();
+        let peer_port = settings.peers.as_ref();
+        let peer_port = peer_port
+            .map(|peers| PeerPort::open(peers, threads))
+            .transpose()?;
+        let network = Network::create(isolation, settings.forward)?;
         listeners.extend(
             network
                 .as_ref()
@@ -103,6 +110,7 @@ impl Resources {
             listeners,
             device_sockets,
             admin,
+            peer_port,
             network,
             old_process,
             for_successor,

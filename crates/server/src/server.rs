@@ -12,7 +12,7 @@ use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_daemon::ready::ProcessReadiness;
 use nearpath_daemon::{drain, signals};
 use nearpath_gateway::invoke::FunctionTable;
-use nearpath_gateway::{Gateway, ServingThreads};
+use nearpath_gateway::ServingThreads;
 use nearpath_kernel::cgroup::{CgroupController, NodeCgroups};
 use nearpath_kernel::sandbox::IsolationLevel;
 use nearpath_node::{CallCounter, IdentityService, Node, RunLock, SettleHook};
@@ -28,6 +28,7 @@ use crate::fleet::LocalFleet;
 use crate::handover::{InheritedSockets, OldProcess, SuccessorListener, wait_ready};
 use crate::identity::NodeIssuer;
 use crate::network::Network;
+use crate::peers::{PeerPort, PeerService, RouteForwarder};
 use crate::resources::{self, Resources};
 use crate::settings::{ServerSettings, available_cores};
 use crate::{build, isolation};
@@ -54,6 +55,8 @@ struct Server {
     controller: Controller,
     /// Applies changes of the folder to the controller; also the addresses of the other nodes.
     source: Option<SourceHandle>,
+    /// Connections to the other nodes.
+    peers: Option<PeerService>,
     successor_listener: Arc<SuccessorListener>,
     replaced: oneshot::Receiver<()>,
     /// Cgroup controllers that this machine lacks for instances.
@@ -113,6 +116,7 @@ impl Server {
             listeners,
             device_sockets,
             admin,
+            peer_port,
             network,
             old_process,
             for_successor,
@@ -131,6 +135,13 @@ impl Server {
         let (issuer, caller) =
             IssuerHandle::start(build::issuer_settings(settings, isolation, &node_id))?;
         let gateway = gateway.with_caller(caller);
+        let own_name = settings.member_name().cloned();
+        let peers = own_name.zip(peer_port.as_ref().map(|port| port.tls.clone()));
+        let peers = peers.map(|(own, tls)| PeerService::new(own, tls));
+        let gateway = match &peers {
+            Some(peers) => gateway.with_node_caller(peers.caller()),
+            None => gateway,
+        };
         let node = start_node(settings, config, issuer, &run, &registry).await?;
         let fleet = LocalFleet {
             node: node.clone(),
@@ -138,7 +149,16 @@ impl Server {
             published: published.subscribe(),
             runtime: Handle::current(),
         };
-        tokio::spawn(forward_snapshots(node.clone(), gateway.clone(), published));
+        let forwarder = RouteForwarder {
+            gateway: gateway.clone(),
+            snapshots: node.watch_snapshots(),
+            peers: match &peers {
+                Some(peers) => peers.watch_peers(),
+                None => watch::channel(Arc::default()).1,
+            },
+            published,
+        };
+        tokio::spawn(forwarder.run());
         let config = build::controller_config(settings);
         let controller =
             Controller::open_claimed(data_dir, config, Arc::new(fleet), node.clone()).await;
@@ -146,6 +166,10 @@ impl Server {
         control.attach(controller.clone(), node.clone());
         let source = settings.source.clone();
         let source = source.map(|source| SourceHandle::start(source, controller.clone()));
+        if let Some((peers, source)) = peers.as_ref().zip(source.as_ref()) {
+            control.attach_peers(peers.state_server());
+            peers.start(source.watch_nodes(), (&node, &gateway), &registry);
+        }
 
         let gateway = match settings
             .devices
@@ -163,6 +187,8 @@ impl Server {
         }
         let (gateway_drain, drain) = drain::channel();
         let enter = enter_thread(network, cpu.as_ref());
+        let peer_listener = peer_port.map(PeerPort::into_listener);
+        let listeners = listeners.into_iter().chain(peer_listener).collect();
         let serving = gateway.serve(listeners, settings.threads.get(), enter, drain);
         let serving = serving.map_err(StartError::component("gateway"))?;
         if let Some(cpu) = &mut cpu {
@@ -190,6 +216,7 @@ impl Server {
             node,
             controller,
             source,
+            peers,
             successor_listener,
             replaced,
             missing_controllers: NodeCgroups::detect(&cgroup_name).missing_controllers(),
@@ -206,6 +233,9 @@ impl Server {
             false => {
                 tracing::info!("draining: refusing new connections, finishing running requests")
             }
+        }
+        if let Some(peers) = &self.peers {
+            peers.begin_drain();
         }
         // Before the instances stop: a change must not start new ones.
         drop(self.source);
@@ -315,17 +345,4 @@ fn settle_hook(functions: FunctionTable, published: watch::Receiver<u64>) -> Set
             let _ = timeout(ARRIVAL_TIMEOUT, functions.wait_requests_ended(instance)).await;
         })
     })
-}
-
-async fn forward_snapshots(node: Arc<Node>, gateway: Gateway, published: watch::Sender<u64>) {
-    let mut snapshots = node.watch_snapshots();
-    loop {
-        let snapshot = snapshots.borrow_and_update().clone();
-        // Published before the version is announced: waiters may stop instances at once.
-        gateway.publish(&snapshot);
-        published.send_replace(snapshot.version);
-        if snapshots.changed().await.is_err() {
-            return;
-        }
-    }
 }

@@ -56,6 +56,19 @@ pub struct ServerSettings {
     /// Folder that declares the state of this node, one of several; `None`: the API changes the
     /// state of the only node.
     pub source: Option<SourceSettings>,
+    /// Port for other nodes; `None`: this node neither calls nor serves others.
+    pub peers: Option<PeerSettings>,
+}
+
+/// The port for other nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerSettings {
+    /// Name of this node.
+    pub node: NodeName,
+    /// Address, for TCP and for UDP.
+    pub listen: SocketAddr,
+    /// Folder with `node.crt`, `node.key` and `ca.crt`.
+    pub certificates: PathBuf,
 }
 
 impl ServerSettings {

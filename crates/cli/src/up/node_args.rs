@@ -1,5 +1,6 @@
 //! Options of `nearpath node` as typed.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use nearpath_types::NodeName;
@@ -21,6 +22,20 @@ pub struct NodeArgs {
     /// Read secrets from this folder, NAME or NAMESPACE/NAME; default: secrets in the source
     #[arg(long, value_name = "DIR")]
     pub secrets: Option<PathBuf>,
+
+    /// Call other nodes, and serve them, with the certificates in this folder: node.crt, node.key and
+    /// ca.crt, as `nearpath ca issue` makes them
+    #[arg(long, env = "NEARPATH_NODE_CERTIFICATES", value_name = "DIR")]
+    pub node_certificates: Option<PathBuf>,
+
+    /// Serve other nodes at this address, over TCP and UDP
+    #[arg(
+        long,
+        default_value = "0.0.0.0:8444",
+        value_name = "ADDR:PORT",
+        requires = "node_certificates"
+    )]
+    pub node_listen: SocketAddr,
 
     /// Options of `nearpath up`.
     #[command(flatten)]

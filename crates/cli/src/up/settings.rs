@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nearpath_server::{
     AuthMode, CoapSettings, DeviceSettings, ForwardMode, GatewaySettings, LogFileBound,
-    MqttSettings, ServerSettings, SourceSettings, TlsSettings,
+    MqttSettings, PeerSettings, ServerSettings, SourceSettings, TlsSettings,
 };
 use nearpath_types::{InstanceResources, InvalidNodeName, NodeName};
 use thiserror::Error;
@@ -90,6 +90,7 @@ pub(super) fn from_args(args: UpArgs) -> Result<ServerSettings, SettingsError> {
         gateway: gateway_settings(&args.callers, args.drain_timeout),
         devices: device_settings(&args.devices),
         source: None,
+        peers: None,
     })
 }
 
@@ -108,8 +109,15 @@ pub(super) fn from_node_args(args: NodeArgs) -> Result<ServerSettings, SettingsE
         folder,
         poll_interval: SourceSettings::POLL_INTERVAL,
     };
+    let certificates = args.node_certificates.map(absolute).transpose()?;
+    let peers = certificates.map(|certificates| PeerSettings {
+        node: source.node.clone(),
+        listen: args.node_listen,
+        certificates,
+    });
     Ok(ServerSettings {
         source: Some(source),
+        peers,
         ..from_args(args.server)?
     })
 }

@@ -123,6 +123,13 @@ impl FunctionTally {
         self.by_status().map(|(_, times)| times.total_count()).sum()
     }
 
+    /// Returns the requests that have started and not ended.
+    pub(crate) fn open_count(&self) -> u32 {
+        // Read first: a request that ends in between is counted as open, never as less than none.
+        let ended = self.ended_count();
+        u32::try_from(self.started_count().saturating_sub(ended)).unwrap_or(u32::MAX)
+    }
+
     /// Returns the requests with a status below 400.
     pub(crate) fn answered_count(&self) -> u64 {
         let answered = self.by_status().take_while(|(status, _)| *status < 400);

@@ -1,0 +1,113 @@
+//! The report of this node's functions: which may run here, and how many requests they have.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use nearpath_gateway::invoke::FunctionTable;
+use nearpath_internode::LocalState;
+use nearpath_types::{FunctionLoad, FunctionMap, FunctionRoute, InstanceState, RoutingSnapshot};
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+/// Interval at which requests are counted. Other nodes choose by it, so it is short against the time in
+/// which load shifts, and long against a look at all functions.
+const LOAD_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Returns the time in seconds since 1970.
+pub(super) fn unix_seconds() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
+}
+
+/// Follows the snapshots of this node and the requests of its gateway.
+pub(super) async fn report(
+    state: watch::Sender<Arc<LocalState>>,
+    mut snapshots: watch::Receiver<Arc<RoutingSnapshot>>,
+    functions: FunctionTable,
+) {
+    let mut report = Report::default();
+    let mut ticks = tokio::time::interval(LOAD_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let snapshot = snapshots.borrow_and_update().clone();
+        report.apply_snapshot(&snapshot, &functions);
+        report.publish(&state);
+        loop {
+            tokio::select! {
+                biased;
+                changed = snapshots.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return,
+                },
+                _ = ticks.tick() => {
+                    report.count_requests(&functions);
+                    report.publish(&state);
+                }
+            }
+        }
+    }
+}
+
+/// Loads of the functions that may run here.
+#[derive(Default)]
+struct Report {
+    /// Functions that the loads reflect.
+    applied: FunctionMap<FunctionRoute>,
+    loads: FunctionMap<FunctionLoad>,
+    /// Requests that the gateway had started at the last count.
+    started: u64,
+}
+
+impl Report {
+    fn apply_snapshot(&mut self, snapshot: &RoutingSnapshot, functions: &FunctionTable) {
+        let before = std::mem::replace(&mut self.applied, snapshot.functions.clone());
+        for change in snapshot.functions.changes_since(&before) {
+            match change.after.filter(|route| route.runs_here) {
+                Some(route) => {
+                    let load = FunctionLoad {
+                        ready: ready_instances(route),
+                        requests: functions.open_requests(change.id),
+                    };
+                    self.loads.insert(change.id.clone(), load);
+                }
+                None => drop(self.loads.remove(change.id)),
+            }
+        }
+    }
+
+    /// Counts the requests again, unless none has started or is open.
+    fn count_requests(&mut self, functions: &FunctionTable) {
+        let started = functions.started_requests();
+        let has_open = || self.loads.values().any(|load| load.requests > 0);
+        if std::mem::replace(&mut self.started, started) == started && !has_open() {
+            return;
+        }
+        let other: Vec<_> = self
+            .loads
+            .iter()
+            .map(|(id, load)| (id, load, functions.open_requests(id)))
+            .filter(|(_, load, requests)| load.requests != *requests)
+            .map(|(id, load, requests)| (id.clone(), load.ready, requests))
+            .collect();
+        for (id, ready, requests) in other {
+            self.loads.insert(id, FunctionLoad { ready, requests });
+        }
+    }
+
+    fn publish(&self, state: &watch::Sender<Arc<LocalState>>) {
+        state.send_if_modified(|state| {
+            let next = state.with_functions(self.loads.clone());
+            let is_other = next.version() != state.version();
+            if is_other {
+                *state = Arc::new(next);
+            }
+            is_other
+        });
+    }
+}
+
+fn ready_instances(route: &FunctionRoute) -> u32 {
+    let is_ready = |state| state == InstanceState::Ready;
+    let ready = route.instances.iter().filter(|one| is_ready(one.state));
+    u32::try_from(ready.count()).unwrap_or(u32::MAX)
+}
