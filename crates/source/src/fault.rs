@@ -4,8 +4,8 @@ use std::fmt;
 
 use nearpath_stack::{ProblemSeverity, StackProblem, StackReadError, StackReport};
 
-/// Faults shown in full; the others are counted.
-const MAX_SHOWN_FAULTS: usize = 3;
+/// Faults printed in full; the others are counted.
+const MAX_PRINTED_FAULTS: usize = 3;
 
 /// Faults of a folder; at least one. Each names its file, and the correction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,9 +35,9 @@ impl FolderFaults {
 
 impl fmt::Display for FolderFaults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = self.0.len().min(MAX_SHOWN_FAULTS);
-        f.write_str(&self.0[..shown].join("; "))?;
-        match self.0.len() - shown {
+        let printed = self.0.len().min(MAX_PRINTED_FAULTS);
+        f.write_str(&self.0[..printed].join("; "))?;
+        match self.0.len() - printed {
             0 => Ok(()),
             more => write!(f, "; and {more} more"),
         }

@@ -94,3 +94,13 @@ pub struct CommandDecision {
     /// Changes to write together or not at all.
     pub changes: Vec<ModelChange>,
 }
+
+impl CommandDecision {
+    /// Returns the decision that nothing has to change.
+    pub(super) fn unchanged() -> Self {
+        Self {
+            outcome: CommandOutcome::Unchanged,
+            changes: Vec::new(),
+        }
+    }
+}

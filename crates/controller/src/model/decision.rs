@@ -1,19 +1,18 @@
 //! Decision on a command: changes of the model, or a refusal.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use nearpath_types::{FunctionId, FunctionSpec, Namespace, Revision};
 
-use super::declared::apply_declared;
-use super::validation::validate_spec;
+use super::difference::apply_declared;
+use super::validation::{normalize_spec, validate_spec};
 use super::{
     CommandDecision, CommandOutcome, CommandRefusal, ControllerCommand, ControllerModel,
     DeployedFunction, ModelChange, NamespaceEntry, SecretId, SecretValue,
 };
 
-pub(super) type DecisionResult = Result<CommandDecision, CommandRefusal>;
+type DecisionResult = Result<CommandDecision, CommandRefusal>;
 
 /// Decides a command. `now` becomes the creation time of new functions.
 ///
@@ -86,19 +85,6 @@ fn deploy_function(
     })
 }
 
-/// Removes settings without meaning: empty quantities, which some clients send for none, and
-/// secrets that are named twice.
-pub(super) fn normalize_spec(spec: &FunctionSpec) -> FunctionSpec {
-    let mut spec = spec.clone();
-    for resources in [&mut spec.limits, &mut spec.requests].into_iter().flatten() {
-        resources.memory.take_if(|text| text.is_empty());
-        resources.cpu.take_if(|text| text.is_empty());
-    }
-    let mut seen = BTreeSet::new();
-    spec.secrets.retain(|name| seen.insert(name.clone()));
-    spec
-}
-
 fn scale_function(model: &ControllerModel, id: &FunctionId, replicas: u64) -> DecisionResult {
     let function = find_function(model, id)?;
     let max_replicas = function.policy().scale_max;
@@ -115,13 +101,13 @@ fn wake_function(model: &ControllerModel, id: &FunctionId) -> DecisionResult {
     let function = find_function(model, id)?;
     match function.replicas {
         0 => Ok(with_replicas(function, function.policy().scale_min)),
-        _ => Ok(unchanged_decision()),
+        _ => Ok(CommandDecision::unchanged()),
     }
 }
 
 fn with_replicas(function: &DeployedFunction, replicas: u32) -> CommandDecision {
     match function.replicas == replicas {
-        true => unchanged_decision(),
+        true => CommandDecision::unchanged(),
         false => decision_with(
             CommandOutcome::Updated,
             ModelChange::PutFunction(DeployedFunction {
@@ -151,7 +137,7 @@ fn update_secret(model: &ControllerModel, id: &SecretId, value: &SecretValue) ->
         .get(id)
         .ok_or_else(|| CommandRefusal::NoSecret(id.clone()))?;
     if old == value {
-        return Ok(unchanged_decision());
+        return Ok(CommandDecision::unchanged());
     }
     let mut revision = model.revision;
     let mut changes = vec![ModelChange::PutSecret(id.clone(), value.clone())];
@@ -206,7 +192,7 @@ fn update_namespace(
 ) -> DecisionResult {
     match model.namespace_entry(name) {
         None => Err(CommandRefusal::NoNamespace(name.clone())),
-        Some(old) if old == *entry => Ok(unchanged_decision()),
+        Some(old) if old == *entry => Ok(CommandDecision::unchanged()),
         Some(_) => Ok(decision_with(
             CommandOutcome::Updated,
             ModelChange::PutNamespace(name.clone(), entry.clone()),
@@ -266,11 +252,4 @@ fn decision_with(outcome: CommandOutcome, change: ModelChange) -> CommandDecisio
 
 fn removal_decision(change: ModelChange) -> CommandDecision {
     decision_with(CommandOutcome::Removed, change)
-}
-
-pub(super) fn unchanged_decision() -> CommandDecision {
-    CommandDecision {
-        outcome: CommandOutcome::Unchanged,
-        changes: Vec::new(),
-    }
 }

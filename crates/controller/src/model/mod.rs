@@ -9,6 +9,7 @@ mod decision;
 mod declared;
 #[cfg(test)]
 mod declared_tests;
+mod difference;
 mod refusal;
 mod secret_name;
 #[cfg(test)]

@@ -1,10 +1,25 @@
-//! Validation of a spec: everything that can be known at deploy time is reported at deploy time.
+//! Normalization and validation of a spec: everything that can be known at deploy time is reported at
+//! deploy time.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use nearpath_types::{FunctionPolicy, FunctionSpec, InstanceResources, quantity};
 
 use super::{CommandRefusal, ControllerModel, SecretId, SecretName};
+
+/// Removes settings without meaning: empty quantities, which some clients send for none, and
+/// secrets that are named twice.
+pub(super) fn normalize_spec(spec: &FunctionSpec) -> FunctionSpec {
+    let mut spec = spec.clone();
+    for resources in [&mut spec.limits, &mut spec.requests].into_iter().flatten() {
+        resources.memory.take_if(|text| text.is_empty());
+        resources.cpu.take_if(|text| text.is_empty());
+    }
+    let mut seen = BTreeSet::new();
+    spec.secrets.retain(|name| seen.insert(name.clone()));
+    spec
+}
 
 /// Checks a spec against the rules and the model, and returns its settings.
 pub(super) fn validate_spec(
