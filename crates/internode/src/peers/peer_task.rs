@@ -89,13 +89,13 @@ impl PeerTask {
         let subscription = self.subscription.as_mut();
         let pinger = self.pinger.as_mut();
         // In this order: after a pause of this process, waiting signs of life come before the
-        // deadline that they prove wrong.
+        // deadline that they prove wrong. Pings are rare, so they do not delay lines.
         tokio::select! {
             biased;
+            Some(sample) = poll_source(pinger, Pinger::next_sample) => TaskEvent::Ping(sample),
             Some(event) = poll_source(subscription, Subscription::next_event) => {
                 TaskEvent::Subscription(event)
             }
-            Some(sample) = poll_source(pinger, Pinger::next_sample) => TaskEvent::Ping(sample),
             () = sleep_until(deadline.into()) => TaskEvent::Deadline,
         }
     }
@@ -233,6 +233,16 @@ impl PeerTask {
             self.status.since = now;
         }
         self.status.availability = state;
+    }
+}
+
+impl Drop for PeerTask {
+    /// Ends the use of the node: without this task, no sign of life would be missed.
+    fn drop(&mut self) {
+        self.handle(LinkEvent::ConnectionLost(
+            "the connection was ended here".into(),
+        ));
+        self.publish();
     }
 }
 

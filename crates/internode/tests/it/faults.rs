@@ -22,39 +22,82 @@ use nearpath_wire::Body;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::fixture::{Follower, is_up, name, new_state};
+use crate::fixture::{Follower, down_cause, is_up, name, new_state};
 
-/// Lines of a node's state, which then stays silent.
-type Script = Arc<dyn Fn() -> Vec<Bytes> + Send + Sync>;
-
-/// Starts a node that answers pings, and sends the lines of its script to each subscriber.
-async fn start_scripted(script: impl Fn() -> Vec<Bytes> + Send + Sync + 'static) -> Follower {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let script: Script = Arc::new(script);
-    tokio::spawn(async move {
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            tokio::spawn(serve_script(stream, script.clone()));
-        }
-    });
-    Follower::start(&[("b", address)])
+/// Lines of a node's state. The stream then stays silent.
+struct Script {
+    first: Vec<Bytes>,
+    /// Sent when `is_released` becomes true.
+    late: Vec<Bytes>,
 }
 
-async fn serve_script(stream: TcpStream, script: Script) {
+/// A node that answers pings, and sends each subscriber the lines of the next script. The last
+/// script is repeated.
+struct ScriptedNode {
+    scripts: Vec<Script>,
+    subscriptions: AtomicUsize,
+    is_released: watch::Sender<bool>,
+}
+
+impl ScriptedNode {
+    fn new(scripts: Vec<Script>) -> Arc<Self> {
+        Arc::new(Self {
+            scripts,
+            subscriptions: AtomicUsize::new(0),
+            is_released: watch::Sender::new(false),
+        })
+    }
+
+    async fn start(self: &Arc<Self>) -> Follower {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let node = self.clone();
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(serve_script(stream, node.clone()));
+            }
+        });
+        Follower::start(&[("b", address)])
+    }
+
+    fn next_body(&self) -> Body {
+        let number = self.subscriptions.fetch_add(1, Ordering::Relaxed);
+        let script = &self.scripts[number.min(self.scripts.len() - 1)];
+        let frames = |lines: &[Bytes]| {
+            let frames = lines.iter().cloned().map(Frame::data);
+            stream::iter(frames.map(Ok::<_, Infallible>).collect::<Vec<_>>())
+        };
+        let (first, late) = (frames(&script.first), frames(&script.late));
+        let mut is_released = self.is_released.subscribe();
+        let release = stream::once(async move {
+            let _ = is_released.wait_for(|is_released| *is_released).await;
+            late
+        });
+        let lines = first.chain(release.flatten()).chain(stream::pending());
+        Body::boxed(StreamBody::new(lines))
+    }
+}
+
+/// Starts a node that sends the same lines to each subscriber.
+async fn start_scripted(lines: Vec<Bytes>) -> Follower {
+    let (first, late) = (lines, Vec::new());
+    ScriptedNode::new(vec![Script { first, late }])
+        .start()
+        .await
+}
+
+async fn serve_script(stream: TcpStream, node: Arc<ScriptedNode>) {
     let (_state, states) = watch::channel(Arc::new(new_state("b")));
     let server = StateServer::new(states);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (server, script) = (server.clone(), script.clone());
+        let (server, node) = (server.clone(), node.clone());
         async move {
             let request = request.map(Body::boxed);
             let is_ping = request.uri().path().ends_with("ping");
             let mut response = server.respond(&name("a"), request).await;
             if !is_ping {
-                let lines = script().into_iter();
-                let lines = lines.map(|line| Ok::<_, Infallible>(Frame::data(line)));
-                let lines = stream::iter(lines).chain(stream::pending());
-                *response.body_mut() = Body::boxed(StreamBody::new(lines));
+                *response.body_mut() = node.next_body();
             }
             Ok::<_, Infallible>(response)
         }
@@ -92,7 +135,7 @@ fn change(number: u64) -> Bytes {
 
 #[tokio::test]
 async fn garbage_brings_a_node_down() {
-    let mut follower = start_scripted(|| vec!["garbage\n".into()]).await;
+    let mut follower = start_scripted(vec!["garbage\n".into()]).await;
     let cause = follower.wait_down("b").await;
     assert!(cause.starts_with("invalid frame: "), "{cause}");
 }
@@ -100,38 +143,31 @@ async fn garbage_brings_a_node_down() {
 #[tokio::test]
 async fn a_line_that_is_too_long_brings_a_node_down() {
     let line = Bytes::from(vec![b'{'; MAX_LINE_BYTES + 1]);
-    let mut follower = start_scripted(move || vec![line.clone()]).await;
-    let cause = follower.wait_down("b").await;
-    assert_eq!(
-        cause,
-        format!("a line is longer than {MAX_LINE_BYTES} bytes")
-    );
+    let mut follower = start_scripted(vec![line]).await;
+    let cause = format!("a line is longer than {MAX_LINE_BYTES} bytes");
+    follower.wait_cause("b", &cause).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn too_many_functions_bring_a_node_down() {
     const PART: usize = 10_000;
     let parts = (0..=MAX_FUNCTIONS / PART).map(|at| part(at * PART..(at + 1) * PART, false));
     let lines: Vec<Bytes> = std::iter::once(hello("b")).chain(parts).collect();
-    let mut follower = start_scripted(move || lines.clone()).await;
-    let cause = follower.wait_down("b").await;
-    assert_eq!(
-        cause,
-        format!("it reports more than {MAX_FUNCTIONS} functions")
-    );
+    let mut follower = start_scripted(lines).await;
+    let cause = format!("it reports more than {MAX_FUNCTIONS} functions");
+    follower.wait_cause("b", &cause).await;
 }
 
 #[tokio::test]
 async fn another_node_at_the_address_is_down() {
-    let mut follower = start_scripted(|| vec![hello("c"), part(0..1, true)]).await;
-    let cause = follower.wait_down("b").await;
-    assert_eq!(cause, "the node says that it is c");
+    let mut follower = start_scripted(vec![hello("c"), part(0..1, true)]).await;
+    follower.wait_cause("b", "the node says that it is c").await;
 }
 
 #[tokio::test]
 async fn a_state_of_a_newer_release_is_understood() {
     let newer = "{\"weather\":{\"rain\":1}}\n";
-    let lines = move || vec![hello("b"), newer.into(), part(0..2, true), newer.into()];
+    let lines = vec![hello("b"), newer.into(), part(0..2, true), newer.into()];
     let mut follower = start_scripted(lines).await;
     let status = follower.wait_up("b").await;
     assert_eq!(status.functions.len(), 2);
@@ -140,29 +176,44 @@ async fn a_state_of_a_newer_release_is_understood() {
 
 #[tokio::test]
 async fn a_silent_stream_brings_a_node_down() {
-    let mut follower = start_scripted(|| vec![hello("b"), part(0..2, true)]).await;
+    let mut follower = start_scripted(vec![hello("b"), part(0..2, true)]).await;
     follower.wait_up("b").await;
-    let cause = follower.wait_down("b").await;
-    assert_eq!(cause, "no line of its state came in time");
+    follower
+        .wait_cause("b", "no line of its state came in time")
+        .await;
 }
 
 #[tokio::test]
 async fn a_gap_starts_the_subscription_again_and_the_state_stays() {
-    let count = AtomicUsize::new(0);
-    // The first subscription misses a change; the second is right.
-    let lines = move || match count.fetch_add(1, Ordering::Relaxed) {
-        0 => vec![hello("b"), part(0..2, true), change(2)],
-        _ => vec![hello("b"), part(0..3, true), change(1)],
-    };
-    let mut follower = start_scripted(lines).await;
-    let mut was_ready = false;
+    let (first, late) = (vec![hello("b"), part(0..2, true)], vec![change(2)]);
+    let missed = Script { first, late };
+    let (first, late) = (vec![hello("b"), part(0..3, true)], vec![change(1)]);
+    let node = ScriptedNode::new(vec![missed, Script { first, late }]);
+    let mut follower = node.start().await;
+    assert_eq!(follower.wait_up("b").await.functions.len(), 2);
+    node.is_released.send_replace(true);
     let status = follower
         .wait("b", |status| {
-            // A node that was ready may not lose its functions on the way.
-            assert!(!was_ready || is_up(status) && !status.functions.is_empty());
-            was_ready |= is_up(status);
-            is_up(status) && status.functions.len() == 3
+            let cause = down_cause(status).unwrap_or_default();
+            assert!(
+                !cause.contains("does not follow"),
+                "it stays in use: {cause}"
+            );
+            assert!(!is_up(status) || status.functions.len() >= 2);
+            status.functions.len() == 3
         })
         .await;
-    assert_eq!(status.reconnects, 1);
+    assert!(status.reconnects >= 1);
+}
+
+#[tokio::test]
+async fn a_node_whose_frames_are_wrong_again_is_down() {
+    let (first, late) = (vec![hello("b"), part(0..2, true)], vec![change(2)]);
+    let node = ScriptedNode::new(vec![Script { first, late }]);
+    let mut follower = node.start().await;
+    follower.wait_up("b").await;
+    node.is_released.send_replace(true);
+    follower
+        .wait_cause("b", "change 2 does not follow change 0")
+        .await;
 }

@@ -212,6 +212,12 @@ impl Follower {
         self.wait(node, is_up).await
     }
 
+    /// Waits until a node is down for this cause. A slow machine may see others before.
+    pub(crate) async fn wait_cause(&mut self, node: &str, cause: &str) {
+        let is_down = |status: &PeerStatus| down_cause(status).as_deref() == Some(cause);
+        self.wait(node, is_down).await;
+    }
+
     /// Waits until a node is down, and returns the cause.
     pub(crate) async fn wait_down(&mut self, node: &str) -> String {
         let status = self.wait(node, |status| down_cause(status).is_some()).await;

@@ -76,4 +76,6 @@ async fn connections_end_with_the_list() {
     drop(std::mem::replace(&mut follower.nodes, sender));
     let is_closed = async || follower.states.has_changed().is_err();
     nearpath_testkit::eventually("the states end", is_closed).await;
+    let status = follower.states.borrow().peers["b"].clone();
+    assert!(status.callable_node().is_none() && status.functions.is_empty());
 }

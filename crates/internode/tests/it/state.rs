@@ -109,7 +109,7 @@ async fn a_killed_node_is_down_and_comes_back_empty() {
         .wait("b", |status| is_up(status) && loads(status) == expected)
         .await;
     assert_ne!(again.incarnation, first.incarnation);
-    assert_eq!(again.reconnects, 1);
+    assert!(again.reconnects >= 1);
 }
 
 #[tokio::test]
@@ -118,10 +118,9 @@ async fn a_node_that_answers_no_pings_is_down_though_its_state_still_comes() {
     let mut follower = Follower::start_with(&[&node]);
     follower.wait_up("b").await;
     node.is_mute.store(true, Ordering::Relaxed);
-    assert_eq!(
-        follower.wait_down("b").await,
-        "no ping was answered in time"
-    );
+    follower
+        .wait_cause("b", "no ping was answered in time")
+        .await;
     node.is_mute.store(false, Ordering::Relaxed);
     follower.wait_up("b").await;
 }
