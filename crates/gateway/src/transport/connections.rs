@@ -1,15 +1,10 @@
 //! Connections of one thread that use one certificate: those to instances, or those to other nodes.
 
-use std::io;
-use std::os::fd::OwnedFd;
-
 use nearpath_wire::quic::CallerConfig;
 use tokio::sync::watch;
 
+use super::tcp::SocketOpener;
 use super::{QuicConnections, TcpPools};
-
-/// Opens a non-blocking TCP socket, for IPv6 if the flag is set.
-pub(crate) type SocketOpener = Box<dyn Fn(bool) -> io::Result<OwnedFd>>;
 
 /// Connections of one thread, kept between requests.
 pub(crate) struct Connections {

@@ -7,7 +7,7 @@ mod quic;
 mod shm_domains;
 mod tcp;
 
-pub(crate) use connections::{Connections, SocketOpener};
+pub(crate) use connections::Connections;
 pub(crate) use loopback::{
     Arrived, Exchange, ExchangeError, InvalidResponse, LoopbackBody, LoopbackPools,
     PooledConnection, ResponseHeadError, ServerBody, ServerResponse,

@@ -11,6 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -28,7 +29,6 @@ use nearpath_wire::mtls::{
 use nearpath_wire::quic::CallerConfig;
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::SocketOpener;
 use crate::function::DialTarget;
 use crate::request::RequestUpload;
 use connection_set::{ConnectionSet, SharedStream};
@@ -114,6 +114,9 @@ impl HttpConnection {
         self.tls_info()?.verdict.refusal()
     }
 }
+
+/// Opens a non-blocking TCP socket, for IPv6 if the flag is set.
+pub(crate) type SocketOpener = Box<dyn Fn(bool) -> io::Result<OwnedFd>>;
 
 /// TCP connections of one thread.
 #[derive(Default)]
