@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Time between two warnings of one certificate.
+const WARNING_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 /// Time before the end from which on the log warns; a third of the certificate's life if that is
 /// less.
 const WARNING_WINDOW: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -18,9 +19,10 @@ impl ExpiryWarnings {
         let left = validity.1.duration_since(now).unwrap_or_default();
         let is_near = left < WARNING_WINDOW.min(life / 3);
         // A clock that was set back would silence the warning: then it is due again.
-        let is_recent = self
-            .0
-            .is_some_and(|last| now.duration_since(last).is_ok_and(|since| since < DAY));
+        let is_recent = self.0.is_some_and(|last| {
+            now.duration_since(last)
+                .is_ok_and(|since| since < WARNING_INTERVAL)
+        });
         if is_near && !is_recent {
             self.0 = Some(now);
         }
@@ -31,6 +33,8 @@ impl ExpiryWarnings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
 
     fn day(number: f64) -> SystemTime {
         SystemTime::UNIX_EPOCH + DAY.mul_f64(1000.0 + number)
