@@ -54,7 +54,7 @@ pub(super) fn node_name(folder: &Path, own: &PeerIdentity) -> Result<NodeName, E
     let path = || folder.join(CERTIFICATE_FILE);
     let node = own.node_name().map_err(|_| Error::Role {
         path: path(),
-        id: own.id.clone(),
+        id: Box::new(own.id.clone()),
     })?;
     // Callers dial a node by its name, and rustls compares it with the DNS name.
     match own.name == node.as_str() {

@@ -40,7 +40,7 @@ pub enum NodeCredentialsError {
         /// The certificate's file.
         path: PathBuf,
         /// Identity in the certificate.
-        id: SpiffeId,
+        id: Box<SpiffeId>,
     },
     /// The DNS name in the certificate is not the node's name.
     #[error("{}: the certificate of node {node} has the DNS name {dns_name:?}; write it with `nearpath ca issue {node}`", path.display())]
@@ -58,9 +58,9 @@ pub enum NodeCredentialsError {
         /// The certificate's file.
         path: PathBuf,
         /// Identity in the certificate.
-        actual: SpiffeId,
+        actual: Box<SpiffeId>,
         /// Identity of the running node.
-        expected: SpiffeId,
+        expected: Box<SpiffeId>,
     },
     /// Certificate and key do not belong together.
     #[error("certificate {} and key {} do not match: {why}; copy both from one folder of `nearpath ca issue {node}`", certificate.display(), key.display())]

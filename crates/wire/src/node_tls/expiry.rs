@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-const DAY_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+/// Time between two warnings of one certificate.
+const WARNING_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 /// Time before the end from which on the log warns; a third of the certificate's life if that is
 /// less.
 const WARNING_WINDOW: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -20,7 +21,7 @@ impl ExpiryWarnings {
         // A clock that was set back would silence the warning: then it is due again.
         let is_recent = self.0.is_some_and(|last| {
             now.duration_since(last)
-                .is_ok_and(|since| since < DAY_INTERVAL)
+                .is_ok_and(|since| since < WARNING_INTERVAL)
         });
         if is_near && !is_recent {
             self.0 = Some(now);
@@ -33,8 +34,10 @@ impl ExpiryWarnings {
 mod tests {
     use super::*;
 
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
     fn day(number: f64) -> SystemTime {
-        SystemTime::UNIX_EPOCH + DAY_INTERVAL.mul_f64(1000.0 + number)
+        SystemTime::UNIX_EPOCH + DAY.mul_f64(1000.0 + number)
     }
 
     fn warning_days(life: f64, until: f64) -> Vec<f64> {

@@ -129,11 +129,11 @@ impl ServerSessions {
 
     fn set_certificate_end(&self, not_after: SystemTime) {
         /// Longer than any session lives, so that the sum below cannot overflow.
-        const MAX_SESSION_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
+        const MAX_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
         let left = not_after
             .duration_since(SystemTime::now())
             .unwrap_or_default();
-        let end = Instant::now() + left.min(MAX_SESSION_TIMEOUT);
+        let end = Instant::now() + left.min(MAX_LIFETIME);
         self.tls.set_certificate_end(end);
         self.quic.set_certificate_end(end);
     }

@@ -59,7 +59,7 @@ impl WatchState {
     /// Decides about files that were read at this time.
     pub(super) fn observe(&mut self, read: FilesRead, now: SystemTime) -> Vec<WatchEvent> {
         let mut events = Vec::new();
-        match self.check_files(read, now) {
+        match self.check_files(&read, now) {
             Ok(renewed) => {
                 self.fault = None;
                 if std::mem::take(&mut self.awaits_recovery) {
@@ -68,7 +68,7 @@ impl WatchState {
                 events
                     .extend(renewed.map(|credentials| WatchEvent::Renewed(Box::new(credentials))));
             }
-            Err((read, error)) => events.extend(self.note_fault(read, error)),
+            Err(error) => events.extend(self.note_fault(read, error)),
         }
         let not_after = self.credentials.validity().1;
         if self.expiry.is_due(self.credentials.validity(), now) {
@@ -80,22 +80,18 @@ impl WatchState {
     /// Checks files and takes them. `None`: they are the current ones.
     fn check_files(
         &mut self,
-        read: FilesRead,
+        read: &FilesRead,
         now: SystemTime,
-    ) -> Result<Option<NodeCredentials>, (FilesRead, NodeCredentialsError)> {
-        let files = read.map_err(|error| (Err(error.clone()), error))?;
-        if files == self.current {
+    ) -> Result<Option<NodeCredentials>, NodeCredentialsError> {
+        let files = read.as_ref().map_err(Clone::clone)?;
+        if *files == self.current {
             return Ok(None);
         }
-        let checked = NodeCredentials::from_files(&self.folder, &files, now);
-        match checked.and_then(|credentials| self.check_identity(credentials)) {
-            Ok(credentials) => {
-                (self.current, self.credentials) = (files, credentials.clone());
-                self.expiry = ExpiryWarnings::default();
-                Ok(Some(credentials))
-            }
-            Err(error) => Err((Ok(files), error)),
-        }
+        let checked = NodeCredentials::from_files(&self.folder, files, now)?;
+        let credentials = self.check_identity(checked)?;
+        (self.current, self.credentials) = (files.clone(), credentials.clone());
+        self.expiry = ExpiryWarnings::default();
+        Ok(Some(credentials))
     }
 
     /// Other nodes know this process by its identity, so it stays the same.
@@ -107,8 +103,8 @@ impl WatchState {
             true => Ok(credentials),
             false => Err(NodeCredentialsError::OtherNode {
                 path: self.folder.join(CERTIFICATE_FILE),
-                actual: credentials.id().clone(),
-                expected: self.credentials.id().clone(),
+                actual: Box::new(credentials.id().clone()),
+                expected: Box::new(self.credentials.id().clone()),
             }),
         }
     }
