@@ -87,9 +87,14 @@ async fn a_fault_is_logged_with_its_place_and_changes_nothing() {
     source.write("more.yml", &stack("more", ", nodes: [c]"));
     let place = format!("{}/more.yml:2:", source.path().display());
     until_log(&server, &place).await;
+    assert_eq!(server.metric_total("nearpath_source_faulty").await, 1);
     until_answer(&server, "echo", "first\n").await;
     source.write("more.yml", &stack("more", ", nodes: [b]"));
     until_answer(&server, "echo", "second\n").await;
+    eventually("the fault is gone", async || {
+        server.metric_total("nearpath_source_faulty").await == 0
+    })
+    .await;
     let more = server.describe("more").await;
     assert_eq!(more["availableReplicas"], 0, "it runs on another node");
 }

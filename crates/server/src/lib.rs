@@ -22,6 +22,7 @@ mod network;
 mod resources;
 mod server;
 mod settings;
+mod source_metrics;
 
 pub use cpu_quota::CpuQuota;
 pub use devices::{CoapSettings, DeviceSettings, MqttSettings};

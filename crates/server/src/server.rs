@@ -30,7 +30,7 @@ use crate::identity::NodeIssuer;
 use crate::network::Network;
 use crate::resources::{self, Resources};
 use crate::settings::{ServerSettings, available_cores};
-use crate::{build, isolation};
+use crate::{build, isolation, source_metrics};
 
 /// Time between steering new connections here and stopping the old process.
 ///
@@ -146,6 +146,9 @@ impl Server {
         control.attach(controller.clone(), node.clone());
         let source = settings.source.clone();
         let source = source.map(|source| SourceHandle::start(source, controller.clone()));
+        if let Some(source) = &source {
+            source_metrics::register_collector(source.watch_status(), &registry);
+        }
 
         let gateway = match settings
             .devices
