@@ -134,3 +134,19 @@ async fn a_node_restarts_without_its_folder() {
     source.write("echo/run.sh", "echo second\n");
     until_answer(&server, "echo", "second\n").await;
 }
+
+#[tokio::test]
+async fn a_successor_applies_the_changes() {
+    let source = SourceFolder::new();
+    let mut server = source.start().await;
+    until_answer(&server, "echo", "first\n").await;
+    // The successor must not wait for a function that never has instances here.
+    source.write("more.yml", &stack("more", ", nodes: [b]"));
+    until_log(&server, "functions=2").await;
+    let successor = server.hand_over().await;
+    assert!(server.wait_exit().await.success());
+    source.write("echo/run.sh", "echo second\n");
+    until_answer(&successor, "echo", "second\n").await;
+    let log = successor.log();
+    assert!(!log.contains("instances are not ready"), "{log}");
+}
