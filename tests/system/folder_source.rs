@@ -87,9 +87,14 @@ async fn a_fault_is_logged_with_its_place_and_changes_nothing() {
     source.write("more.yml", &stack("more", ", nodes: [c]"));
     let place = format!("{}/more.yml:2:", source.path().display());
     until_log(&server, &place).await;
+    assert_eq!(server.metric_total("nearpath_source_faulty").await, 1);
     until_answer(&server, "echo", "first\n").await;
     source.write("more.yml", &stack("more", ", nodes: [b]"));
     until_answer(&server, "echo", "second\n").await;
+    eventually("the fault is gone", async || {
+        server.metric_total("nearpath_source_faulty").await == 0
+    })
+    .await;
     let more = server.describe("more").await;
     assert_eq!(more["availableReplicas"], 0, "it runs on another node");
 }
@@ -128,4 +133,20 @@ async fn a_node_restarts_without_its_folder() {
     fs::rename(away, source.path()).unwrap();
     source.write("echo/run.sh", "echo second\n");
     until_answer(&server, "echo", "second\n").await;
+}
+
+#[tokio::test]
+async fn a_successor_applies_the_changes() {
+    let source = SourceFolder::new();
+    let mut server = source.start().await;
+    until_answer(&server, "echo", "first\n").await;
+    // The successor must not wait for a function that never has instances here.
+    source.write("more.yml", &stack("more", ", nodes: [b]"));
+    until_log(&server, "functions=2").await;
+    let successor = server.hand_over().await;
+    assert!(server.wait_exit().await.success());
+    source.write("echo/run.sh", "echo second\n");
+    until_answer(&successor, "echo", "second\n").await;
+    let log = successor.log();
+    assert!(!log.contains("instances are not ready"), "{log}");
 }

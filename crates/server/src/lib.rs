@@ -23,6 +23,7 @@ mod peers;
 mod resources;
 mod server;
 mod settings;
+mod source_metrics;
 
 pub use cpu_quota::CpuQuota;
 pub use devices::{CoapSettings, DeviceSettings, MqttSettings};

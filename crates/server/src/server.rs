@@ -31,7 +31,7 @@ use crate::network::Network;
 use crate::peers::{PeerPort, PeerService, RouteForwarder};
 use crate::resources::{self, Resources};
 use crate::settings::{ServerSettings, available_cores};
-use crate::{build, isolation};
+use crate::{build, isolation, source_metrics};
 
 /// Time between steering new connections here and stopping the old process.
 ///
@@ -169,6 +169,9 @@ impl Server {
         if let Some((peers, source)) = peers.as_ref().zip(source.as_ref()) {
             control.attach_peers(peers.state_server());
             peers.start(source.watch_nodes(), (&node, &gateway), &registry);
+        }
+        if let Some(source) = &source {
+            source_metrics::register_collector(source.watch_status(), &registry);
         }
 
         let gateway = match settings

@@ -169,9 +169,10 @@ impl SourceWatcher {
         if self.status.borrow().fault.as_deref() == Some(text) {
             return;
         }
-        tracing::error!("source: not applied, the last good state stays: {text}");
+        // Before the log line: its reader finds the same in the metrics.
         self.status
             .send_modify(|status| status.fault = Some(text.into()));
+        tracing::error!("source: not applied, the last good state stays: {text}");
     }
 
     fn record_applied(&self, outcome: CommandOutcome, nodes: &NodeAddresses) {

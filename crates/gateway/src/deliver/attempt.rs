@@ -11,7 +11,7 @@ use nearpath_wire::hop::headers::FUNCTION;
 use super::attempt_outcome::AttemptOutcome;
 use super::delivery_errors::timeout_error;
 use super::time_limits::await_within;
-use super::{path_choice, quic, retry_copy, shm};
+use super::{own_port, path_choice, quic, retry_copy, shm};
 use crate::call::GatewayCall;
 use crate::function::FunctionEndpoint;
 use crate::request::X_NEARPATH_PATH;
@@ -40,6 +40,14 @@ pub(crate) async fn try_instance(
             false => Obstacle::NoRoom,
         };
         plan = path_choice::strike_out(call, plan, Path::Shm, obstacle);
+    }
+    if let (Path::Loopback, Some(server)) = (plan.first_choice().path, endpoint.server()) {
+        // On the heap, as above.
+        let outcome = Box::pin(own_port::try_own_port(call, endpoint, server.clone())).await?;
+        if !matches!(outcome, AttemptOutcome::Unsent(_)) {
+            return Ok(outcome);
+        }
+        plan = path_choice::strike_out(call, plan, Path::Loopback, Obstacle::NoRoom);
     }
     match plan.first_choice().path {
         Path::Quic => Box::pin(try_quic_then_tcp(call, endpoint, plan)).await,

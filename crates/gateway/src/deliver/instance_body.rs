@@ -19,8 +19,9 @@ pub(crate) enum InstanceBody {
     /// On a stream of a QUIC connection. Boxed, because every variant would be as large
     /// otherwise.
     Quic(Box<QuicResponseBody>),
-    /// Complete in shared memory; the slot is released with the last byte.
-    Shm(Bytes),
+    /// Complete, from shared memory or the function's own server; the slot is released with the last
+    /// byte.
+    Whole(Bytes),
     /// In shared memory, as the function writes it.
     ShmStream(ShmBody),
     /// From the function's own server.
@@ -38,8 +39,8 @@ impl Body for InstanceBody {
         match self.get_mut() {
             Self::Http(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
             Self::Quic(body) => Pin::new(&mut **body).poll_frame(cx).map_err(Into::into),
-            Self::Shm(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Self::Shm(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Self::ShmStream(parts) => parts.poll_frame(cx),
             Self::Loopback(body) => body.poll_frame(cx),
         }
@@ -49,7 +50,7 @@ impl Body for InstanceBody {
         match self {
             Self::Http(body) => body.is_end_stream(),
             Self::Quic(body) => body.is_end_stream(),
-            Self::Shm(bytes) => bytes.is_empty(),
+            Self::Whole(bytes) => bytes.is_empty(),
             Self::ShmStream(parts) => parts.is_complete(),
             Self::Loopback(body) => body.is_end_stream(),
         }
@@ -59,7 +60,7 @@ impl Body for InstanceBody {
         match self {
             Self::Http(body) => body.size_hint(),
             Self::Quic(body) => body.size_hint(),
-            Self::Shm(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::ShmStream(parts) => parts.size_hint(),
             Self::Loopback(body) => body.size_hint(),
         }

@@ -17,6 +17,8 @@ mod long_body;
 mod node_choice;
 mod open_response;
 mod outgoing_request;
+mod own_port;
+mod own_port_errors;
 mod path_choice;
 mod quic;
 mod response_body;
@@ -47,6 +49,8 @@ pub(crate) use endpoint_slot::{EndpointSlot, pick_slot, pick_slot_elsewhere};
 pub(crate) use long_body::admit_or_read_body;
 pub(crate) use open_response::RequestGuard;
 pub use outgoing_request::function_uri;
+pub(crate) use own_port::{DEFAULT_CONTENT_TYPE, is_for_watchdog, own_port_headers};
+pub(crate) use own_port_errors::own_port_error;
 pub(crate) use quic::open_ahead_of_calls;
 pub(crate) use upload_holder::hold_place_while_uploading;
 

@@ -9,6 +9,7 @@ use nearpath_path::{
 use nearpath_types::policy::CallTransport;
 use nearpath_wire::mtls::TlsVersion;
 
+use super::own_port;
 use crate::call::GatewayCall;
 use crate::function::FunctionEndpoint;
 use crate::transport::TlsMode;
@@ -90,8 +91,7 @@ fn call_facts(
             grpc: call.options.is_grpc,
             trailers: call.options.announces_trailers,
             bulk: is_bulk(call),
-            // Plain requests get here only if the function's own port took no connection (`fast_path`).
-            watchdog: true,
+            watchdog: !own_port::is_suitable(call),
         },
     }
 }

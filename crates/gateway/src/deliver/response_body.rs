@@ -47,7 +47,7 @@ impl ResponseBody {
         };
         if has_no_body || response_body.body.is_end_stream() {
             response_body.state.finish_response();
-        } else if let InstanceBody::Shm(bytes) = &response_body.body {
+        } else if let InstanceBody::Whole(bytes) = &response_body.body {
             // The function is done, and a slow caller must not occupy it.
             response_body.state.finish_with(bytes.len() as u64);
         }
@@ -56,7 +56,10 @@ impl ResponseBody {
 
     /// Returns whether the frames are slots of shared memory.
     pub(super) fn is_in_shared_memory(&self) -> bool {
-        matches!(self.body, InstanceBody::Shm(_) | InstanceBody::ShmStream(_))
+        matches!(
+            self.body,
+            InstanceBody::Whole(_) | InstanceBody::ShmStream(_)
+        )
     }
 
     /// Cuts the body for a reason that lies outside of the connection to the instance.

@@ -252,7 +252,7 @@ pub(crate) fn to_response(reply: CallReply) -> Response<InstanceBody> {
             .or_insert(HeaderValue::from_static("function"));
     }
     response.map(|()| match reply.reader {
-        None => InstanceBody::Shm(reply.body.into()),
+        None => InstanceBody::Whole(reply.body.into()),
         Some(reader) => InstanceBody::ShmStream(ShmBody::new(reply.body.into(), reader)),
     })
 }

@@ -1,48 +1,35 @@
 //! Plain requests to the function's own port, without its watchdog (ADR 89). The watchdog's
 //! contract holds here: its time limit, its header fields, its reasons.
 
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use http::{HeaderMap, Response};
+use http::Response;
+use http::header::{CONTENT_TYPE, HeaderValue};
 use nearpath_domain::CalleeKind;
 use nearpath_path::{
     self as path, CallFacts, CallNeeds, EdgeFacts, Path, PathChoice, TransportFacts,
 };
 use nearpath_types::{FunctionPolicy, FunctionServer, PlatformError, Reason, duration, policy};
-use nearpath_wire::hop::headers::{strip_hop_headers, strip_platform_headers};
-use tokio::net::TcpStream;
 
 use super::plain_call::{PlainCall, PlainDraft, forwarded_for, is_eligible};
 use super::request::PlainRequest;
 use crate::COMPONENT;
 use crate::context::WorkerContext;
-use crate::deliver::{InstanceAnswer, ResponseContent, into_response};
+use crate::deliver::{
+    DEFAULT_CONTENT_TYPE, InstanceAnswer, ResponseContent, into_response, is_for_watchdog,
+    own_port_error, own_port_headers,
+};
 use crate::function::FunctionEntry;
 use crate::pipeline;
-use crate::request::{PeerInfo, seconds_value};
-use crate::transport::{
-    Exchange, ExchangeError, InvalidResponse, LoopbackBody, PooledConnection, ResponseHead,
-    ResponseHeadError,
-};
+use crate::request::PeerInfo;
+use crate::transport::{Exchange, ExchangeError, LoopbackBody, PooledConnection, ResponseHead};
 
-/// Paths that the watchdog answers itself.
-const WATCHDOG_PATHS: [&str; 2] = ["/_/health", "/_/ready"];
-/// Time in which a watchdog that is alive accepts a connection.
-const WATCHDOG_TIMEOUT: Duration = Duration::from_millis(250);
-/// Content type of a response where neither it nor its request has one, as in of-watchdog.
-const DEFAULT_CONTENT_TYPE: &[u8] = b"text/plain";
 /// Shortest time limit of a call in the event loop, which finds overdue calls only after some 10 ms.
 const MIN_INLINE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Room for the head of a usual request, and a short body.
 const HEAD_RESERVE_BYTES: usize = 1024;
-/// Cause of a lost connection, for callers.
-const MEMORY_CAUSE: &str =
-    "the kernel killed a process of the instance, because it needed more memory than it may use";
-
 /// Request that has a connection to the function's own server.
 pub(crate) struct LoopbackCall {
     pub(crate) exchange: Exchange,
@@ -79,8 +66,7 @@ impl LoopbackDraft {
         let route = function.route();
         let has_server = route.ready.iter().any(|one| one.server().is_some());
         let own_path = plain.path().get(path_offset..).unwrap_or_default();
-        let is_for_watchdog = WATCHDOG_PATHS.contains(&own_path);
-        if !has_server || is_for_watchdog || !is_eligible(plain, &route) {
+        if !has_server || is_for_watchdog(own_path) || !is_eligible(plain, &route) {
             return None;
         }
         // Every early return from here on drops the slot, and with it the permit.
@@ -246,7 +232,8 @@ impl PlainCall {
     ) -> Response<ResponseContent> {
         let mut response = Response::new(body);
         *response.status_mut() = head.status;
-        *response.headers_mut() = response_headers(plain, head, self.elapsed());
+        let missing = HeaderValue::from_bytes(missing_content_type(plain)).ok();
+        *response.headers_mut() = own_port_headers(head, missing, self.elapsed());
         let server = self.endpoint().server().cloned();
         let (mut call, slot) = self.into_pipeline_call(worker, peer, plain);
         if let Some(limit) = server.and_then(|server| server.exec_timeout) {
@@ -267,8 +254,10 @@ impl PlainCall {
     ) -> Response<ResponseContent> {
         let error = match error {
             ExchangeError::Timeout => self.timeout_error(limit),
-            ExchangeError::Head(ResponseHeadError::Invalid(error)) => self.invalid_error(*error),
-            ExchangeError::Head(error) => self.lost_error(worker, error).await,
+            ExchangeError::Head(error) => {
+                let function = (self.endpoint(), &*self.function().name);
+                own_port_error(worker, function, self.record.started_at(), error).await
+            }
         };
         let (call, _slot) = self.into_pipeline_call(worker, peer, plain);
         pipeline::refuse_call(*call, &error).map(ResponseContent::Platform)
@@ -283,55 +272,9 @@ impl PlainCall {
         PlatformError::new(COMPONENT, limit.reason, text).governed_by(limit.setting)
     }
 
-    fn invalid_error(&self, error: InvalidResponse) -> PlatformError {
-        let reason = match error {
-            InvalidResponse::SwitchingProtocols => Reason::InstanceDied,
-            _ => Reason::FunctionFailed,
-        };
-        let text = format!(
-            "{} answered with invalid HTTP: {error}",
-            self.instance_text()
-        );
-        PlatformError::new(COMPONENT, reason, text)
-    }
-
-    async fn lost_error(&self, worker: &WorkerContext, error: &ResponseHeadError) -> PlatformError {
-        let endpoint = self.endpoint();
-        let text = format!(
-            "{} closed the connection before it answered: {error}",
-            self.instance_text()
-        );
-        let pools = &worker.loopback_pools;
-        let is_out_of_memory = endpoint.server().is_some_and(|server| {
-            pools.was_killed_for_memory(endpoint, server, self.record.started_at())
-        });
-        if is_out_of_memory {
-            let text = format!("{text}: {MEMORY_CAUSE}");
-            return PlatformError::new(COMPONENT, Reason::FunctionFailed, text)
-                .governed_by("limits.memory");
-        }
-        let reason = match has_watchdog(endpoint.target.addr).await {
-            true => Reason::FunctionFailed,
-            false => Reason::InstanceDied,
-        };
-        PlatformError::new(COMPONENT, reason, text)
-    }
-
     fn instance_text(&self) -> String {
-        format!(
-            "instance {} of {}",
-            self.endpoint().id,
-            self.function().name
-        )
+        format!("{} of {}", self.endpoint().id, self.function().name)
     }
-}
-
-/// Returns whether the watchdog still listens. A dying instance closes its port first: the kernel
-/// ends the other processes of a PID namespace after it has closed the files of the first
-/// (`exit_files` before `zap_pid_ns_processes`).
-async fn has_watchdog(addr: SocketAddr) -> bool {
-    let connecting = tokio::time::timeout(WATCHDOG_TIMEOUT, TcpStream::connect(addr));
-    connecting.await.is_ok_and(|connected| connected.is_ok())
 }
 
 /// Returns the content type of a response without one, as in of-watchdog: the request's, or plain
@@ -339,28 +282,5 @@ async fn has_watchdog(addr: SocketAddr) -> bool {
 pub(crate) fn missing_content_type(plain: &PlainRequest) -> &[u8] {
     let mut fields = plain.raw_fields();
     let asked = fields.find(|(name, _)| *name == CONTENT_TYPE.as_str().as_bytes());
-    asked.map_or(DEFAULT_CONTENT_TYPE, |(_, value)| value)
-}
-
-/// Converts the head of a response, as the watchdog completes it.
-fn response_headers(plain: &PlainRequest, head: &ResponseHead, took: Duration) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    for (name, value) in head.fields() {
-        let (name, value) = (
-            HeaderName::from_bytes(name.as_bytes()),
-            HeaderValue::from_bytes(value),
-        );
-        // httparse accepts no other names; a value with a control character is dropped.
-        if let (Ok(name), Ok(value)) = (name, value) {
-            headers.append(name, value);
-        }
-    }
-    strip_hop_headers(&mut headers, false);
-    strip_platform_headers(&mut headers);
-    if !headers.contains_key(CONTENT_TYPE) {
-        let missing = HeaderValue::from_bytes(missing_content_type(plain));
-        headers.extend(missing.ok().map(|value| (CONTENT_TYPE, value)));
-    }
-    headers.insert("x-duration-seconds", seconds_value(took));
-    headers
+    asked.map_or(DEFAULT_CONTENT_TYPE.as_bytes(), |(_, value)| value)
 }
