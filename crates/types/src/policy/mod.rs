@@ -179,12 +179,8 @@ impl FunctionPolicy {
                 .flatten(),
             scale_min,
             scale_max,
-            delivery: annotation(DELIVERY)
-                .read_with(str::parse)?
-                .unwrap_or_default(),
-            isolation: annotation(ISOLATION)
-                .read_with(str::parse)?
-                .unwrap_or_default(),
+            delivery: annotation(DELIVERY).read_or_default()?,
+            isolation: annotation(ISOLATION).read_or_default()?,
             calls,
             aliases,
             publishes: annotation(PUBLISHES)
@@ -194,19 +190,11 @@ impl FunctionPolicy {
                 .read_with(parse_chain_topics)?
                 .unwrap_or_default(),
             chain: annotation(CHAIN).read_with(parse_chain)?,
-            pages: annotation(PAGES).read_with(str::parse)?.unwrap_or_default(),
-            placement: annotation(PLACEMENT)
-                .read_with(str::parse)?
-                .unwrap_or_default(),
-            transport: annotation(TRANSPORT)
-                .read_with(str::parse)?
-                .unwrap_or_default(),
-            loopback_delivery: annotation(LOOPBACK)
-                .read_with(str::parse)?
-                .unwrap_or_default(),
-            zero_rtt: annotation(ZERO_RTT)
-                .read_with(str::parse)?
-                .unwrap_or_default(),
+            pages: annotation(PAGES).read_or_default()?,
+            placement: annotation(PLACEMENT).read_or_default()?,
+            transport: annotation(TRANSPORT).read_or_default()?,
+            loopback_delivery: annotation(LOOPBACK).read_or_default()?,
+            zero_rtt: annotation(ZERO_RTT).read_or_default()?,
             nodes: annotation(NODES)
                 .read_with(parse_nodes)?
                 .unwrap_or_default(),

@@ -28,6 +28,14 @@ impl SettingText<'_> {
         })
     }
 
+    pub(super) fn read_or_default<T>(&self) -> Result<T, InvalidSetting>
+    where
+        T: FromStr + Default,
+        T::Err: ToString,
+    {
+        Ok(self.read_with(str::parse)?.unwrap_or_default())
+    }
+
     pub(super) fn read_number<T: FromStr>(&self, default: T) -> Result<T, InvalidSetting> {
         let whole = |text: &str| {
             text.trim()

@@ -1,6 +1,7 @@
 //! Calls between nodes, each with its own gateway.
 
 mod fixture;
+mod own_port;
 mod permission;
 
 use std::sync::Arc;

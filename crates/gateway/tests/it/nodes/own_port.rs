@@ -1,0 +1,92 @@
+//! Calls of other nodes at the function's own port.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use nearpath_types::policy::LoopbackDelivery;
+use nearpath_types::{FunctionPolicy, FunctionRoute, FunctionServer, InstanceNetwork};
+
+use super::fixture::{TestNode, elsewhere, here, new_authority};
+use crate::fixture::{full_body, start_instance, start_mirror};
+
+/// Network of an instance that shares the machine's.
+#[derive(Debug)]
+struct SharedNetwork;
+
+impl InstanceNetwork for SharedNetwork {
+    fn open_tcp_socket(&self, _: bool) -> io::Result<OwnedFd> {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
+        Ok(socket?)
+    }
+
+    fn delivery(&self) -> LoopbackDelivery {
+        LoopbackDelivery::Tcp
+    }
+
+    fn oom_kills(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// Two nodes; `echo` on b has a watchdog that names itself, and a server of its own that mirrors.
+async fn start_nodes() -> [TestNode; 2] {
+    let authority = new_authority();
+    let [a, b] = ["a", "b"].map(|name| TestNode::start(&authority, name));
+    let (watchdog, server) = (
+        start_instance(|_| async { http::Response::new(full_body("watchdog")) }).await,
+        start_mirror().await,
+    );
+    let server = FunctionServer {
+        addr: server,
+        base_path: String::new(),
+        exec_timeout: None,
+        network: Arc::new(SharedNetwork),
+    };
+    let mut route: FunctionRoute = here("echo", FunctionPolicy::default(), &[watchdog]);
+    route.instances[0].server = Some(server.into());
+    b.publish(&[], vec![route]);
+    a.publish(
+        &[&b],
+        vec![elsewhere("echo", FunctionPolicy::default(), &[&b])],
+    );
+    [a, b]
+}
+
+#[tokio::test]
+async fn a_complete_request_goes_to_the_own_port() {
+    let [a, _b] = start_nodes().await;
+    let path = "quic; obstacle=other_node; node=b; then=loopback";
+    let response = a.get("/function/echo/x?y=1").await;
+    assert_eq!(
+        (response.status, response.header("x-nearpath-path")),
+        (200, path)
+    );
+    assert!(response.body.starts_with("GET /x?y=1\n"), "{response:?}");
+    assert_eq!(response.header("content-type"), "text/plain");
+    let body = vec![b'x'; 40 * 1024];
+    let response = a.post("/function/echo", body.clone()).await;
+    assert_eq!(
+        (response.status, response.header("x-nearpath-path")),
+        (200, path)
+    );
+    assert!(
+        response.body.contains("content-length: 40960\n"),
+        "{response:?}"
+    );
+    assert!(response.body.ends_with(std::str::from_utf8(&body).unwrap()));
+}
+
+#[tokio::test]
+async fn the_watchdogs_paths_and_long_bodies_go_to_the_watchdog() {
+    let [a, _b] = start_nodes().await;
+    assert_eq!(a.get("/function/echo/_/health").await.body, "watchdog");
+    let long = a.post("/function/echo", vec![b'x'; 100 * 1024]).await;
+    assert_eq!(long.body, "watchdog");
+    assert_eq!(
+        long.header("x-nearpath-path"),
+        "quic; obstacle=other_node; node=b; then=http"
+    );
+}
