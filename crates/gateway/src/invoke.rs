@@ -55,6 +55,16 @@ impl FunctionHandle {
         &self.0.name
     }
 
+    /// Requests that have started.
+    pub fn started_requests(&self) -> u64 {
+        self.0.tally.started_count()
+    }
+
+    /// Requests that have started and not ended, those that wait included.
+    pub fn open_requests(&self) -> u32 {
+        self.0.tally.open_count()
+    }
+
     /// Settings from the last snapshot.
     pub fn policy(&self) -> Arc<FunctionPolicy> {
         self.0.route().policy.clone()
@@ -95,10 +105,9 @@ impl FunctionTable {
         function.map_or(0, |function| function.tally.answered_count())
     }
 
-    /// Returns the requests for a function that have started and not ended, those that wait included.
-    pub fn open_requests(&self, id: &FunctionId) -> u32 {
-        let function = self.0.get(id);
-        function.map_or(0, |function| function.tally.open_count())
+    /// Finds a function by its id.
+    pub fn get(&self, id: &FunctionId) -> Option<FunctionHandle> {
+        self.0.get(id).map(FunctionHandle)
     }
 
     /// Returns the requests that have started, over all current functions.

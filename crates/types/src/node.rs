@@ -1,7 +1,8 @@
 //! Nodes: their names, their addresses, and what each says about its functions.
 //!
 //! A node's name follows RFC 1123 subdomains, as Kubernetes' does: labels of `a` to `z`, digits and `-`,
-//! separated by dots, at most 253 octets. It is part of the node's certificate
+//! separated by dots, at most 253 octets. The last label has a letter: TLS takes a name of digits for an
+//! address. The name is part of the node's certificate
 //! ([`SpiffeRole::Gateway`](crate::spiffe::SpiffeRole::Gateway)).
 
 use std::borrow::Borrow;
@@ -29,7 +30,7 @@ pub struct NodeName(Arc<str>);
 /// Error of an invalid node name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "invalid node name {0:?}: expected labels of lower-case letters, digits and '-', separated by dots, at most 253 octets (RFC 1123)"
+    "invalid node name {0:?}: expected labels of lower-case letters, digits and '-', separated by dots, with a letter in the last one, at most 253 octets (RFC 1123)"
 )]
 pub struct InvalidNodeName(String);
 
@@ -44,7 +45,9 @@ impl FromStr for NodeName {
     type Err = InvalidNodeName;
 
     fn from_str(text: &str) -> Result<Self, InvalidNodeName> {
-        match text.len() <= MAX_NODE_NAME_BYTES && text.split('.').all(is_label) {
+        let has_letter = |label: &str| label.bytes().any(|byte| byte.is_ascii_alphabetic());
+        let is_host = text.rsplit('.').next().is_some_and(has_letter);
+        match text.len() <= MAX_NODE_NAME_BYTES && is_host && text.split('.').all(is_label) {
             true => Ok(Self(text.into())),
             // Shortened, because the text may come from any peer.
             false => Err(InvalidNodeName(text.chars().take(80).collect())),
@@ -128,7 +131,14 @@ mod tests {
             "w".repeat(61),
         ]
         .join(".");
-        for good in ["a", "1", "node-1", "ip-10-0-0-1.ec2.internal", &long] {
+        for good in [
+            "a",
+            "1a",
+            "node-1",
+            "1.a",
+            "ip-10-0-0-1.ec2.internal",
+            &long,
+        ] {
             assert!(good.parse::<NodeName>().is_ok(), "{good}");
         }
         for bad in [
@@ -141,6 +151,8 @@ mod tests {
             "a_b",
             "a..b",
             "ä",
+            "1",
+            "10.0.0.1",
             &"x".repeat(64),
             &format!("{long}x"),
         ] {

@@ -69,11 +69,6 @@ pub enum AuthorityFilesError {
         /// The file of roots.
         roots: PathBuf,
     },
-    /// The node's name cannot be a TLS server name.
-    #[error(
-        "node name {0} cannot be a TLS server name: its last label needs a letter, as in {0}.node"
-    )]
-    NodeName(NodeName),
     /// The certificate would be valid longer than its root.
     #[error("the certificate of {node} would end at {}, after the root at {}: use fewer --days, or replace the root with `nearpath ca rotate`", format_time(*not_after), format_time(*root_end))]
     BeyondRoot {

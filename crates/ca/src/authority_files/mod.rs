@@ -17,7 +17,6 @@ use std::time::{Duration, SystemTime};
 use nearpath_types::{NodeName, SpiffeId};
 use nearpath_wire::identity::{CertificateRequest, RootCertificate, encode_pem};
 use rcgen::KeyPair;
-use rustls::pki_types::ServerName;
 
 use crate::authority::Authority;
 use atomic_file::write_atomically;
@@ -124,10 +123,6 @@ impl AuthorityFiles {
         now: SystemTime,
         lifetime: Duration,
     ) -> Result<IssuedNode, AuthorityFilesError> {
-        // Names whose last label is a number look like IP addresses (RFC 1123 section 2.1).
-        let Ok(ServerName::DnsName(_)) = ServerName::try_from(node.as_str()) else {
-            return Err(AuthorityFilesError::NodeName(node.clone()));
-        };
         let (not_after, root_end) = (now + lifetime, self.signing_root().not_after);
         // Peers do not check the dates of a root, so its certificates must end before it.
         if not_after > root_end {

@@ -91,11 +91,7 @@ async fn serve_until_drained(
         settings.pool_idle_timeout,
     ));
     tokio::task::spawn_local(follow_routing_table(worker.clone()));
-    let follower = worker.clone();
-    tokio::task::spawn_local(async move {
-        let (instances, nodes) = (&follower.instance_connections, &follower.node_connections);
-        tokio::join!(instances.follow_caller(), nodes.follow_caller());
-    });
+    tokio::task::spawn_local(follow_callers(worker.clone()));
     if let Some(sockets) = worker.control.domain_sockets() {
         tokio::task::spawn_local(join_domains(worker.clone(), sockets));
     }
@@ -126,12 +122,7 @@ async fn serve_until_drained(
             http3_endpoints.clone(),
         ))
     });
-    let node_quic = thread.node_quic.map(|port| {
-        let endpoint = node_quic::open_endpoint(&port)?;
-        worker.node_connections.quic.set_endpoint(endpoint.clone());
-        let serving = node_quic::serve_calls(context.clone(), port, endpoint);
-        Ok::<_, io::Error>(tokio::task::spawn_local(serving))
-    });
+    let node_quic = thread.node_quic.map(|port| serve_nodes(&context, port));
     let node_quic = node_quic.transpose()?;
     // Together: a failure is logged at once, and not when its turn comes at the drain.
     let thread_number = thread.thread_number;
@@ -158,6 +149,24 @@ async fn serve_until_drained(
     }
     worker.loopback_pools.close_idle(); // nothing sweeps them from now on
     accepted
+}
+
+/// Opens the thread's endpoint for other nodes, and serves their calls.
+fn serve_nodes(
+    context: &Rc<ListenContext>,
+    port: NodeQuicPort,
+) -> io::Result<JoinHandle<io::Result<()>>> {
+    let endpoint = node_quic::open_endpoint(&port)?;
+    let quic = &context.worker.node_connections.quic;
+    quic.set_endpoint(endpoint.clone());
+    let serving = node_quic::serve_calls(context.clone(), port, endpoint);
+    Ok(tokio::task::spawn_local(serving))
+}
+
+/// Applies renewals of the gateway's certificates.
+async fn follow_callers(worker: Rc<WorkerContext>) {
+    let (instances, nodes) = (&worker.instance_connections, &worker.node_connections);
+    tokio::join!(instances.follow_caller(), nodes.follow_caller());
 }
 
 /// Serves the thread's sockets. Without their events, the thread can answer nothing.

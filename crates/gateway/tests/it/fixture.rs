@@ -282,15 +282,7 @@ impl TestGateway {
             Some(caller) => gateway.with_caller(caller),
             None => gateway,
         };
-        let node_tls = options.node_tls.take();
-        let gateway = match &node_tls {
-            Some(tls) => {
-                let caller = tls.borrow().caller_config().clone();
-                gateway.with_node_caller(watch::channel(caller).1)
-            }
-            None => gateway,
-        };
-        let node_listener = node_tls.map(node_listener);
+        let (gateway, node_listener) = attach_nodes(gateway, options.node_tls.take());
         let bind = || nearpath_wire::bind_tcp((Ipv4Addr::LOCALHOST, 0).into(), 2).unwrap();
         let (public, inner, (secure, datagrams)) = (bind(), bind(), bind_tcp_and_udp());
         let (certificate, tls, pair) = self_signed();
@@ -301,20 +293,8 @@ impl TestGateway {
             inner[0].local_addr().unwrap(),
         );
         let listeners = vec![
-            GatewayListener {
-                zone: ListenerZone::Public,
-                tls: None,
-                sockets: public,
-                http3: None,
-                node_quic: None,
-            },
-            GatewayListener {
-                zone: ListenerZone::Internal,
-                tls: None,
-                sockets: inner,
-                http3: None,
-                node_quic: None,
-            },
+            plain_listener(ListenerZone::Public, public),
+            plain_listener(ListenerZone::Internal, inner),
             GatewayListener {
                 zone: ListenerZone::Public,
                 tls: Some(ListenerTls::Server(tls)),
@@ -402,6 +382,29 @@ impl TestGateway {
     pub(crate) async fn send_get(&self, path: &str) -> CollectedResponse {
         send_and_collect(self.public, Request::get(path).body(full_body("")).unwrap()).await
     }
+}
+
+fn plain_listener(zone: ListenerZone, sockets: Vec<std::net::TcpListener>) -> GatewayListener {
+    GatewayListener {
+        zone,
+        tls: None,
+        sockets,
+        http3: None,
+        node_quic: None,
+    }
+}
+
+/// Gives the gateway the certificate of a node, and a port for others.
+fn attach_nodes(
+    gateway: Gateway,
+    tls: Option<watch::Receiver<Arc<NodeTls>>>,
+) -> (Gateway, Option<GatewayListener>) {
+    let Some(tls) = tls else {
+        return (gateway, None);
+    };
+    let caller = tls.borrow().caller_config().clone();
+    let gateway = gateway.with_node_caller(watch::channel(caller).1);
+    (gateway, Some(node_listener(tls)))
 }
 
 /// Opens a port for other nodes on both protocols.

@@ -1,11 +1,14 @@
 //! The report of this node's functions: which may run here, and how many requests they have.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nearpath_gateway::invoke::FunctionTable;
 use nearpath_internode::LocalState;
-use nearpath_types::{FunctionLoad, FunctionMap, FunctionRoute, InstanceState, RoutingSnapshot};
+use nearpath_types::{
+    FunctionId, FunctionLoad, FunctionMap, FunctionRoute, InstanceState, RoutingSnapshot,
+};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
@@ -54,8 +57,8 @@ struct Report {
     /// Functions that the loads reflect.
     applied: FunctionMap<FunctionRoute>,
     loads: FunctionMap<FunctionLoad>,
-    /// Requests that the gateway had started at the last count.
-    started: u64,
+    /// Requests of each function that had started at the last count, if any had.
+    started: HashMap<FunctionId, u64>,
 }
 
 impl Report {
@@ -64,33 +67,38 @@ impl Report {
         for change in snapshot.functions.changes_since(&before) {
             match change.after.filter(|route| route.runs_here) {
                 Some(route) => {
+                    let function = functions.get(change.id);
                     let load = FunctionLoad {
                         ready: ready_instances(route),
-                        requests: functions.open_requests(change.id),
+                        requests: function.map_or(0, |function| function.open_requests()),
                     };
                     self.loads.insert(change.id.clone(), load);
                 }
-                None => drop(self.loads.remove(change.id)),
+                None => {
+                    self.loads.remove(change.id);
+                    self.started.remove(change.id);
+                }
             }
         }
     }
 
-    /// Counts the requests again, unless none has started or is open.
+    /// Counts the requests of functions of which one has started since the last count, or was open then.
     fn count_requests(&mut self, functions: &FunctionTable) {
-        let started = functions.started_requests();
-        let has_open = || self.loads.values().any(|load| load.requests > 0);
-        if std::mem::replace(&mut self.started, started) == started && !has_open() {
-            return;
-        }
-        let other: Vec<_> = self
-            .loads
-            .iter()
-            .map(|(id, load)| (id, load, functions.open_requests(id)))
-            .filter(|(_, load, requests)| load.requests != *requests)
-            .map(|(id, load, requests)| (id.clone(), load.ready, requests))
-            .collect();
-        for (id, ready, requests) in other {
-            self.loads.insert(id, FunctionLoad { ready, requests });
+        for function in functions.list_functions() {
+            let (id, started) = (function.id(), function.started_requests());
+            let Some(load) = self.loads.get(id) else {
+                continue;
+            };
+            let is_idle = self.started.get(id).copied().unwrap_or_default() == started;
+            if is_idle && load.requests == 0 {
+                continue;
+            }
+            let (ready, requests) = (load.ready, function.open_requests());
+            self.started.insert(id.clone(), started);
+            if load.requests != requests {
+                self.loads
+                    .insert(id.clone(), FunctionLoad { ready, requests });
+            }
         }
     }
 
