@@ -17,8 +17,8 @@ use nearpath_wire::h3::CidRouting;
 use nearpath_wire::identity::PeerIdentity;
 use nearpath_wire::node_tls::NodeTls;
 use nearpath_wire::quic::frame::{ResponseOpening, UNKNOWN_LENGTH};
-use nearpath_wire::quic::{CallServer, ServedCall, close_code, udp};
-use quinn::{Endpoint, EndpointConfig, TokioRuntime};
+use nearpath_wire::quic::{self, CallServer, ServedCall, close_code, udp};
+use quinn::{Endpoint, EndpointConfig};
 use tokio::sync::watch;
 
 use super::{GatewayListener, ListenContext, ListenerTls};
@@ -74,7 +74,7 @@ pub(crate) fn open_endpoint(port: &NodeQuicPort) -> io::Result<Endpoint> {
     let (routing, thread) = (port.routing, port.thread);
     config.cid_generator(move || routing.cid_generator(thread));
     let server = port.tls.borrow().quic_server_config().clone();
-    Endpoint::new(config, Some(server), socket, Arc::new(TokioRuntime))
+    quic::open_endpoint(config, Some(server), socket)
 }
 
 /// Serves calls of other nodes until the drain begins. Open calls go on.

@@ -6,16 +6,14 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::{
-    Endpoint, EndpointConfig, IdleTimeout, ServerConfig, TokioRuntime, TransportConfig, VarInt,
-};
+use quinn::{Endpoint, EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
 use quinn_proto::ValidationTokenConfig;
 use quinn_proto::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
 use ring::{hkdf, hmac};
 use rustls::server::StoresServerSessions;
 
 use super::{ALPN, CidRouting};
-use crate::quic::config;
+use crate::quic::{config, open_endpoint};
 use crate::server::HttpLimits;
 use crate::tls::CertifiedKeyPair;
 use crate::zero_rtt::{UsedTokens, WorkerSessions};
@@ -127,7 +125,7 @@ impl Http3ServerConfig {
         // Thread 0, although no connection is accepted: quinn requires a generator.
         let steering = self.routing;
         config.cid_generator(move || steering.cid_generator(0));
-        Endpoint::new(config, None, socket, Arc::new(TokioRuntime))
+        open_endpoint(config, None, socket)
     }
 
     /// Routing of packets to threads. With several sockets, its BPF program must be attached to
@@ -146,12 +144,7 @@ impl Http3ServerConfig {
         let steering = self.routing;
         let mut config = EndpointConfig::new(self.reset_key.clone());
         config.cid_generator(move || steering.cid_generator(thread));
-        Endpoint::new(
-            config,
-            Some(self.server.clone()),
-            socket,
-            Arc::new(TokioRuntime),
-        )
+        open_endpoint(config, Some(self.server.clone()), socket)
     }
 }
 

@@ -4,9 +4,10 @@ use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
 
-use quinn::{ClientConfig, Endpoint, EndpointConfig, TokioRuntime};
+use quinn::{ClientConfig, Endpoint, EndpointConfig};
 
 use super::config::{self, TlsConfigError};
+use super::datagram_socket::open_endpoint;
 use super::dialer::Dialer;
 use super::udp;
 use crate::identity::{Credentials, Trust};
@@ -81,12 +82,7 @@ impl CallerConfig {
     /// When the socket cannot be used.
     pub fn open_dialer(&self, socket: UdpSocket) -> io::Result<Dialer> {
         udp::request_buffers(&socket);
-        let endpoint = Endpoint::new(
-            EndpointConfig::default(),
-            None,
-            socket,
-            Arc::new(TokioRuntime),
-        )?;
+        let endpoint = open_endpoint(EndpointConfig::default(), None, socket)?;
         Ok(Dialer::new(
             endpoint,
             self.config().clone(),

@@ -11,12 +11,13 @@ use bytes::Bytes;
 use http::Response;
 use http_body::Body;
 use nearpath_types::SpiffeId;
-use quinn::{Endpoint, EndpointConfig, TokioRuntime};
+use quinn::{Endpoint, EndpointConfig};
 use tokio::sync::watch;
 
 use super::caller::CallerConfig;
 use super::close_code;
 use super::config::{self, TlsConfigError};
+use super::datagram_socket::open_endpoint;
 use super::dialer::Dialer;
 use super::server::{CallServer, RefusalStats, ServedCall};
 use super::udp;
@@ -76,12 +77,7 @@ where
             sessions.clone(),
             &provision.token_key,
         )?;
-        let endpoint = Endpoint::new(
-            EndpointConfig::default(),
-            Some(config),
-            socket,
-            Arc::new(TokioRuntime),
-        )?;
+        let endpoint = open_endpoint(EndpointConfig::default(), Some(config), socket)?;
         let server = CallServer::new(trust, handler);
         tokio::task::spawn_local(accept_connections(endpoint.clone(), Rc::clone(&server)));
         Ok(Self {
