@@ -7,6 +7,7 @@ use nearpath_types::{NodeName, PeerNode};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use super::applied_states::AppliedState;
 use super::dialer::NodeDialer;
 use super::http_connection::PeerTarget;
 use super::log_lines::PeerLog;
@@ -28,6 +29,7 @@ pub(super) struct PeerTask {
     address: String,
     dialer: Arc<dyn NodeDialer>,
     states: StatesSender,
+    applied: AppliedState,
     link: PeerLink,
     view: PeerView,
     clocks: ClockSamples,
@@ -52,6 +54,7 @@ impl PeerTask {
         address: String,
         dialer: Arc<dyn NodeDialer>,
         states: StatesSender,
+        applied: AppliedState,
     ) -> Self {
         let now = Instant::now().into_std();
         Self {
@@ -68,6 +71,7 @@ impl PeerTask {
             address,
             dialer,
             states,
+            applied,
         }
     }
 
@@ -114,7 +118,8 @@ impl PeerTask {
         self.status.reconnects = self.subscriptions - 1;
         self.note_address(target.addr);
         // A subscription that starts again keeps the pings of the one before.
-        self.pinger.get_or_insert_with(|| Pinger::start(target));
+        self.pinger
+            .get_or_insert_with(|| Pinger::start(target, self.applied.clone()));
         self.handle(LinkEvent::Subscribed);
     }
 
