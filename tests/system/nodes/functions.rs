@@ -32,7 +32,11 @@ Server(("127.0.0.1", 5000), Handler).serve_forever()
 pub(super) fn write_counted(machines: &Machines, nodes: &[&str], more: &str) {
     let pipe = machines.executions.pipe.to_str().unwrap();
     machines.write("work/server.py", &COUNTED_HANDLER.replace("PIPE", pipe));
-    let function = function_entry("work", "./work", &format!("nodes: [{}], {more}", nodes.join(", ")));
+    let function = function_entry(
+        "work",
+        "./work",
+        &format!("nodes: [{}], {more}", nodes.join(", ")),
+    );
     machines.write("stack.yml", &format!("functions:\n{function}"));
 }
 

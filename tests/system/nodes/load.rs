@@ -149,7 +149,9 @@ async fn call(
     let result = match answered {
         Ok(Ok(answer)) if answer.status().is_success() => {
             let path = answer.headers().get("x-nearpath-path");
-            return Ok(path.map_or("none", |path| path.to_str().unwrap()).to_owned());
+            return Ok(path
+                .map_or("none", |path| path.to_str().unwrap())
+                .to_owned());
         }
         Ok(Ok(answer)) => format!("{}: {:?}", answer.status(), answer.body()),
         Ok(Err(error)) => format!("{error:?}"),

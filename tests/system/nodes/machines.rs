@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nearpath_kernel::namespace;
-use nearpath_testkit::lab::{IpPrefix, LabLink, LabNode, LinkConditions, NetworkLab};
+use nearpath_testkit::lab::{LabLink, LabNode, LinkConditions, NetworkLab};
 use nearpath_testkit::{eventually, program};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -140,7 +140,7 @@ impl Machines {
         let certificates = self.authority().join("nodes").join(machine.name);
         let any = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
         command
-            .args(["node", "--insecure", "--name", machine.name, "--data-dir"])
+            .args(["node", "--name", machine.name, "--data-dir"])
             .arg(&data_dir)
             .arg("--source")
             .arg(self.source())
@@ -164,12 +164,16 @@ impl Machines {
     /// Waits until a node has connections to this many others.
     pub(super) async fn wait_peers_up(&self, at: usize, count: usize) {
         let server = self.server(at);
-        let what = format!("{} knows {count} nodes\n{}", self.machines[at].name, server.log());
+        let what = format!(
+            "{} knows {count} nodes\n{}",
+            self.machines[at].name,
+            server.log()
+        );
         eventually(&what, async || {
             let metrics = server.read_metrics().await;
-            let up = metrics.lines().filter(|line| {
-                line.starts_with("nearpath_peer_up{") && line.ends_with(" 1")
-            });
+            let up = metrics
+                .lines()
+                .filter(|line| line.starts_with("nearpath_peer_up{") && line.ends_with(" 1.0"));
             up.count() == count
         })
         .await;
@@ -181,7 +185,11 @@ impl Machines {
 
     /// Waits until a machine answers calls of a function.
     pub(super) async fn wait_answered(&self, at: usize, path: &str) {
-        let what = format!("{path} answers at {}\n{}", self.machines[at].name, self.logs());
+        let what = format!(
+            "{path} answers at {}\n{}",
+            self.machines[at].name,
+            self.logs()
+        );
         eventually(&what, async || self.get(at, path).await.status() == 200).await;
     }
 
@@ -227,7 +235,7 @@ impl Machine {
         let link = lab.connect_nodes(router, &namespace, &conditions).unwrap();
         let end = link.second_end();
         let (address, via) = (end.v4, link.first_end().v4.into());
-        let everywhere = IpPrefix::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        let everywhere = (Ipv4Addr::UNSPECIFIED.into(), 0);
         namespace
             .add_route(everywhere, Some(via), &end.device)
             .unwrap();

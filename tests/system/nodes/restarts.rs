@@ -10,7 +10,10 @@ use super::machines::Machines;
 
 fn plan(machines: &Machines, at: &[usize]) -> LoadPlan {
     LoadPlan {
-        gateways: at.iter().map(|at| machines.machines[*at].gateway()).collect(),
+        gateways: at
+            .iter()
+            .map(|at| machines.machines[*at].gateway())
+            .collect(),
         path: "/function/work/wait/0.05",
         method: Method::POST,
     }
@@ -28,7 +31,11 @@ async fn a_rolling_restart_loses_no_call() {
     for at in [1, 2] {
         let before = std::time::Instant::now();
         machines.end(at, Signal::TERM);
-        eprintln!("{at} stopped in {:?}, {} failed", before.elapsed(), load.progress().failed());
+        eprintln!(
+            "{at} stopped in {:?}, {} failed",
+            before.elapsed(),
+            load.progress().failed()
+        );
         load.wait_calls(100).await;
         machines.start(at).await;
         machines.wait_peers_up(0, 2).await;
@@ -36,6 +43,11 @@ async fn a_rolling_restart_loses_no_call() {
     }
     let outcome = load.finish().await;
     eprintln!("{} answered, {:?}", outcome.answered, outcome.paths);
-    assert!(outcome.failures.is_empty(), "{:?}\n{}", outcome.failures, machines.logs());
+    assert!(
+        outcome.failures.is_empty(),
+        "{:?}\n{}",
+        outcome.failures,
+        machines.logs()
+    );
     assert!(machines.executions.repeated().is_empty());
 }

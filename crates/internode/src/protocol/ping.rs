@@ -71,7 +71,11 @@ mod tests {
             let newer = format!("more=1&{query}&again");
             assert_eq!(AppliedReport::parse_query(&newer), Some(report));
         }
-        for other in ["", "draining=true", "incarnation=000000000000001f&draining=1"] {
+        for other in [
+            "",
+            "draining=true",
+            "incarnation=000000000000001f&draining=1",
+        ] {
             assert_eq!(AppliedReport::parse_query(other), None, "{other}");
         }
     }

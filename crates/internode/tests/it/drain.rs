@@ -23,14 +23,18 @@ async fn a_drain_is_applied_when_the_routes_of_a_subscriber_reflect_it() {
     let node = TestNode::start("b").await;
     let mut follower = Follower::start_with(&[&node]);
     follower.wait_up("b").await;
-    follower.applied.send_replace(follower.states.borrow().clone());
+    follower
+        .applied
+        .send_replace(follower.states.borrow().clone());
     begin_drain(&node);
     follower.wait("b", |status| status.is_draining).await;
     let service = node.service.clone();
     let waiting = tokio::spawn(async move { service.wait_drain_applied(LIMIT).await });
     tokio::task::yield_now().await;
     assert!(!waiting.is_finished());
-    follower.applied.send_replace(follower.states.borrow().clone());
+    follower
+        .applied
+        .send_replace(follower.states.borrow().clone());
     within(waiting).await.unwrap().unwrap();
 }
 
@@ -39,7 +43,9 @@ async fn a_drain_that_routes_never_reflect_is_reported_with_the_node() {
     let node = TestNode::start("b").await;
     let mut follower = Follower::start_with(&[&node]);
     follower.wait_up("b").await;
-    follower.applied.send_replace(follower.states.borrow().clone());
+    follower
+        .applied
+        .send_replace(follower.states.borrow().clone());
     begin_drain(&node);
     follower.wait("b", |status| status.is_draining).await;
     let limit = Duration::from_millis(1_500); // longer than an older release has

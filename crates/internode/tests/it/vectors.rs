@@ -6,7 +6,8 @@ use std::path::Path;
 
 use nearpath_internode::peer_view::{PeerView, ViewFault};
 use nearpath_internode::protocol::{
-    AppliedReport, NodeHello, NodeIncarnation, PROTOCOL, PingResponse, StateChange, StateFrame, StatePart,
+    AppliedReport, NodeHello, NodeIncarnation, PROTOCOL, PingResponse, StateChange, StateFrame,
+    StatePart,
 };
 use nearpath_types::{FunctionId, FunctionLoad};
 use serde_json::{Value, json};

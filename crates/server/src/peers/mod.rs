@@ -17,7 +17,7 @@ use nearpath_internode::{
 use nearpath_node::Node;
 use nearpath_types::{NodeAddresses, NodeName};
 use nearpath_wire::node_tls::NodeTls;
-use nearpath_wire::quic::CallerConfig;
+use nearpath_wire::quic::{CallerConfig, RefusalStats};
 use tokio::sync::watch;
 
 use dialer::TlsDialer;
@@ -28,6 +28,9 @@ pub(crate) use routes::{RouteForwarder, RoutePeers};
 /// Maximum wait for other nodes to send no more calls here. Longer than a node that does not answer
 /// counts as up.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+
+/// Minimum time between two log lines about refused nodes.
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Other nodes, as this process serves and calls them.
 pub(crate) struct PeerService {
@@ -104,6 +107,7 @@ impl PeerService {
         let nodes = self.nodes.subscribe();
         let peers = PeerLinks::start(self.own.clone(), nodes, applied, dialer, registry);
         tokio::spawn(forward(peers, self.states.clone()));
+        tokio::spawn(log_refusals(gateway.node_refusals()));
         let (snapshots, functions) = (node.watch_snapshots(), gateway.functions());
         tokio::spawn(local_load::report(self.state.clone(), snapshots, functions));
     }
@@ -121,6 +125,20 @@ impl PeerService {
                 "draining: these nodes did not confirm that they send no more calls; they may see refused calls"
             );
         }
+    }
+}
+
+/// Logs refused connections and calls of other nodes, at most one line a second, so that a flood of them
+/// cannot fill the log.
+async fn log_refusals(mut refusals: watch::Receiver<RefusalStats>) {
+    while refusals.changed().await.is_ok() {
+        let RefusalStats { count, last, .. } = refusals.borrow_and_update().clone();
+        tracing::warn!(
+            count,
+            last,
+            "nodes: refused a connection or a call of another node"
+        );
+        tokio::time::sleep(REFUSAL_LOG_INTERVAL).await;
     }
 }
 
