@@ -46,6 +46,12 @@ impl ExecutionLog {
         repeated.map(|(id, count)| (id.clone(), *count)).collect()
     }
 
+    /// Waits until a call runs.
+    pub(super) async fn wait_for(&self, id: &str) {
+        let runs = async || self.counts.lock().unwrap().contains_key(id);
+        nearpath_testkit::eventually(&format!("call {id} runs"), runs).await;
+    }
+
     /// Number of executions of all calls.
     pub(super) fn total(&self) -> usize {
         self.counts.lock().unwrap().values().sum()

@@ -28,16 +28,25 @@ class Server(http.server.ThreadingHTTPServer):
 Server(("127.0.0.1", 5000), Handler).serve_forever()
 "#;
 
-/// Writes the handler and a stack file with a function `work` on these nodes.
-pub(super) fn write_counted(machines: &Machines, nodes: &[&str], more: &str) {
+/// Writes the handler of functions that report their calls, in the folder `work`.
+pub(super) fn write_handler(machines: &Machines) {
     let pipe = machines.executions.pipe.to_str().unwrap();
     machines.write("work/server.py", &COUNTED_HANDLER.replace("PIPE", pipe));
-    let function = function_entry(
-        "work",
-        "./work",
-        &format!("nodes: [{}], {more}", nodes.join(", ")),
+}
+
+/// Writes a stack file with a function `work` on these nodes.
+pub(super) fn write_counted(machines: &Machines, nodes: &[&str]) {
+    write_handler(machines);
+    let nodes = format!("nodes: [{}],", nodes.join(", "));
+    machines.write(
+        "stack.yml",
+        &format!("functions:\n{}", counted("work", &nodes)),
     );
-    machines.write("stack.yml", &format!("functions:\n{function}"));
+}
+
+/// Entry of a function that reports its calls.
+pub(super) fn counted(name: &str, more: &str) -> String {
+    function_entry(name, "./work", more)
 }
 
 /// Entry of a function with an HTTP server in a stack file.

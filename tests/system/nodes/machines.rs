@@ -10,7 +10,8 @@ use nearpath_kernel::namespace;
 use nearpath_testkit::lab::{LabLink, LabNode, LinkConditions, NetworkLab};
 use nearpath_testkit::{eventually, program};
 use rustix::process::Signal;
-use serde_json::Value;
+use http::Request;
+use tokio::task::JoinHandle;
 
 use super::executions::ExecutionLog;
 use crate::test_server::{TestResponse, TestServer, send_request};
@@ -136,7 +137,7 @@ impl Machines {
     fn spawn(&self, at: usize) -> TestServer {
         let machine = &self.machines[at];
         let mut command = Command::new(program("nearpath"));
-        let data_dir = self.folder.path().join(format!("data-{}", machine.name));
+        let data_dir = self.data_dir(at);
         let certificates = self.authority().join("nodes").join(machine.name);
         let any = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
         command
@@ -179,6 +180,13 @@ impl Machines {
         .await;
     }
 
+    /// Reads a metric of a node, with its labels.
+    pub(super) async fn metric(&self, at: usize, series: &str) -> f64 {
+        let metrics = self.server(at).read_metrics().await;
+        let value = metrics.lines().find_map(|line| line.strip_prefix(series));
+        value.map_or(0.0, |value| value.trim().parse().unwrap())
+    }
+
     pub(super) fn server(&self, at: usize) -> &TestServer {
         self.machines[at].server.as_ref().unwrap()
     }
@@ -195,7 +203,7 @@ impl Machines {
 
     /// Calls a function at the gateway of a machine.
     pub(super) async fn get(&self, at: usize, path: &str) -> TestResponse {
-        let request = http::Request::get(path)
+        let request = Request::get(path)
             .header("host", "test")
             .header("x-nearpath-path", "1");
         let addr = self.machines[at].gateway();
@@ -205,9 +213,21 @@ impl Machines {
             .unwrap()
     }
 
-    /// Returns the description of a function at a node.
-    pub(super) async fn describe(&self, at: usize, function: &str) -> Value {
-        self.server(at).describe(function).await
+    /// Starts a call of a function at the gateway of a machine.
+    pub(super) fn start_call(&self, at: usize, path: &str) -> JoinHandle<TestResponse> {
+        let (addr, request) = (self.machines[at].gateway(), Request::get(path));
+        let request = request.header("host", "test").body(Default::default());
+        tokio::spawn(async move { send_request(addr, request.unwrap()).await.unwrap() })
+    }
+
+    /// Removes the data directory of a node that has ended.
+    pub(super) fn forget_state(&self, at: usize) {
+        fs::remove_dir_all(self.data_dir(at)).unwrap();
+    }
+
+    fn data_dir(&self, at: usize) -> PathBuf {
+        let name = self.machines[at].name;
+        self.folder.path().join(format!("data-{name}"))
     }
 
     /// Returns the logs of all nodes.

@@ -4,6 +4,9 @@
 
 mod executions;
 mod functions;
+mod kills;
+mod links;
 mod load;
 mod machines;
 mod restarts;
+mod source_away;

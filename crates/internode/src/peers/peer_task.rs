@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use nearpath_types::{NodeName, PeerNode};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -39,12 +40,16 @@ pub(super) struct PeerTask {
     subscriptions: u64,
     subscription: Option<Subscription>,
     pinger: Option<Pinger>,
+    /// Resolves when connections must be opened again.
+    renewal: BoxFuture<'static, ()>,
 }
 
 /// Event of the task.
 enum TaskEvent {
     Subscription(SubscriptionEvent),
     Ping(PingSample),
+    /// The own certificate is another one.
+    Renewed,
     Deadline,
 }
 
@@ -63,6 +68,7 @@ impl PeerTask {
             status: PeerStatus::new(now),
             clocks: ClockSamples::default(),
             log: PeerLog::default(),
+            renewal: dialer.renewed(),
             attempts: 0,
             subscriptions: 0,
             subscription: None,
@@ -82,6 +88,7 @@ impl PeerTask {
             match self.next_event().await {
                 TaskEvent::Subscription(event) => self.handle_subscription(event),
                 TaskEvent::Ping(sample) => self.handle_ping(sample),
+                TaskEvent::Renewed => self.renew_connections(),
                 TaskEvent::Deadline => self.handle(LinkEvent::Tick),
             }
             self.publish();
@@ -91,7 +98,7 @@ impl PeerTask {
     async fn next_event(&mut self) -> TaskEvent {
         let deadline = self.link.next_deadline();
         let subscription = self.subscription.as_mut();
-        let pinger = self.pinger.as_mut();
+        let (pinger, renewal) = (self.pinger.as_mut(), &mut self.renewal);
         // In this order: after a pause of this process, waiting signs of life come before the
         // deadline that they prove wrong. Pings are rare, so they do not delay lines.
         tokio::select! {
@@ -100,6 +107,7 @@ impl PeerTask {
             Some(event) = poll_source(subscription, Subscription::next_event) => {
                 TaskEvent::Subscription(event)
             }
+            () = renewal => TaskEvent::Renewed,
             () = sleep_until(deadline.into()) => TaskEvent::Deadline,
         }
     }
@@ -181,6 +189,13 @@ impl PeerTask {
             }
             None => {}
         }
+    }
+
+    /// Subscribes again with the new certificate, before the node ends connections of the old one. The
+    /// last state stays meanwhile.
+    fn renew_connections(&mut self) {
+        self.renewal = self.dialer.renewed();
+        self.handle(LinkEvent::Renewed);
     }
 
     fn subscribe(&mut self, address: String) {
