@@ -87,6 +87,11 @@ impl Machines {
         run_ca(&["issue", "--dir", dir.to_str().unwrap()], names);
     }
 
+    /// Folder of everything.
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Folder of the authority of all nodes.
     pub(super) fn authority(&self) -> PathBuf {
         self.folder.path().join("authority")
@@ -211,6 +216,12 @@ impl Machines {
         nearpath_testkit::within(send_request(addr, request))
             .await
             .unwrap()
+    }
+
+    /// Returns whether a function has a ready instance on the machine's own node.
+    pub(super) async fn describe_ready(&self, at: usize, function: &str) -> bool {
+        let series = format!("nearpath_replicas_available{{function_name=\"{function}.openfaas-fn\"}}");
+        self.metric(at, &series).await > 0.0
     }
 
     /// Starts a call of a function at the gateway of a machine.
