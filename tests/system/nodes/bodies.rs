@@ -61,8 +61,7 @@ async fn start_nodes() -> Machines {
     let function = function_entry("work", "./work", "nodes: [b],");
     machines.write("stack.yml", &format!("functions:\n{function}"));
     machines.start_all().await;
-    let ready = async || machines.describe_ready(1, "work").await;
-    nearpath_testkit::eventually("work is ready", ready).await;
+    machines.wait_instance(1).await;
     machines
 }
 
@@ -223,8 +222,7 @@ async fn grpc_streams_cross_nodes_whole() {
          PYTHONPATH: /home/app/function/packages}}\n",
     );
     machines.start_all().await;
-    let ready = async || machines.describe_ready(1, "words").await;
-    nearpath_testkit::eventually("words is ready", ready).await;
+    machines.wait_instance(1).await;
     let gateway = machines.machines[0].gateway();
     let words: Vec<String> = (0..500).map(|number| format!("w{number}")).collect();
     let chat = format!("chat {}", words.join(" "));

@@ -218,10 +218,11 @@ impl Machines {
             .unwrap()
     }
 
-    /// Returns whether a function has a ready instance on the machine's own node.
-    pub(super) async fn describe_ready(&self, at: usize, function: &str) -> bool {
-        let series = format!("nearpath_replicas_available{{function_name=\"{function}.openfaas-fn\"}}");
-        self.metric(at, &series).await > 0.0
+    /// Waits until a node has a ready instance.
+    pub(super) async fn wait_instance(&self, at: usize) {
+        let series = "nearpath_instances{state=\"ready\"}";
+        let what = format!("an instance is ready\n{}", self.logs());
+        eventually(&what, async || self.metric(at, series).await > 0.0).await;
     }
 
     /// Starts a call of a function at the gateway of a machine.
