@@ -25,6 +25,7 @@ mod load;
 mod loopback;
 mod mqtt;
 mod names;
+mod nodes;
 mod outbound_calls;
 mod own_tls;
 mod placement;

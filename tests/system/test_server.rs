@@ -104,11 +104,22 @@ impl TestServer {
         admin: SocketAddr,
         data_dir: &Path,
     ) -> Self {
+        let start = |command: &mut Command| command.spawn();
+        Self::start_command(&mut command, start, (addr, admin), data_dir)
+    }
+
+    /// Starts a command with `start`, for example on another machine, and does not wait.
+    pub(crate) fn start_command(
+        command: &mut Command,
+        start: impl FnOnce(&mut Command) -> std::io::Result<Child>,
+        (addr, admin): (SocketAddr, SocketAddr),
+        data_dir: &Path,
+    ) -> Self {
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        let mut child = start(command).unwrap();
         let log = Arc::new(Mutex::new(String::new()));
         collect_log(child.stderr.take().unwrap(), Arc::clone(&log));
         let arguments = command.get_args().map(ToOwned::to_owned).collect();

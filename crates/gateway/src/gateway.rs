@@ -10,7 +10,7 @@ use http::HeaderValue;
 use nearpath_daemon::drain;
 use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_types::{FunctionId, RoutingSnapshot};
-use nearpath_wire::quic::CallerConfig;
+use nearpath_wire::quic::{CallerConfig, RefusalStats};
 use tokio::sync::watch;
 
 use crate::GatewaySettings;
@@ -152,6 +152,11 @@ impl Gateway {
     /// Returns the functions of the last snapshot.
     pub fn functions(&self) -> FunctionTable {
         FunctionTable(self.shared.table.clone())
+    }
+
+    /// Returns the refused connections and calls of other nodes; changes with each of them.
+    pub fn node_refusals(&self) -> watch::Receiver<RefusalStats> {
+        self.shared.totals.node_refusals.subscribe()
     }
 
     /// Applies a snapshot. After the return, no thread sends new requests to an instance that the

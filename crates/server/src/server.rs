@@ -28,7 +28,7 @@ use crate::fleet::LocalFleet;
 use crate::handover::{InheritedSockets, OldProcess, SuccessorListener, wait_ready};
 use crate::identity::NodeIssuer;
 use crate::network::Network;
-use crate::peers::{PeerPort, PeerService, RouteForwarder};
+use crate::peers::{PeerPort, PeerService, RouteForwarder, RoutePeers};
 use crate::resources::{self, Resources};
 use crate::settings::{ServerSettings, available_cores};
 use crate::{build, isolation, source_metrics};
@@ -153,8 +153,8 @@ impl Server {
             gateway: gateway.clone(),
             snapshots: node.watch_snapshots(),
             peers: match &peers {
-                Some(peers) => peers.watch_peers(),
-                None => watch::channel(Arc::default()).1,
+                Some(peers) => peers.route_states(),
+                None => RoutePeers::none(),
             },
             published,
         };
@@ -237,11 +237,11 @@ impl Server {
                 tracing::info!("draining: refusing new connections, finishing running requests")
             }
         }
-        if let Some(peers) = &self.peers {
-            peers.begin_drain();
-        }
         // Before the instances stop: a change must not start new ones.
         drop(self.source);
+        if let Some(peers) = &self.peers {
+            peers.begin_drain().await;
+        }
         let _http3_port = self.successor_listener.close();
         self.node.close_idle_connections();
         // The admin port answers until the end, unless the successor's does.

@@ -9,4 +9,4 @@ mod worker;
 pub(crate) use busy_threads::{BusyThread, BusyThreads};
 pub(crate) use gateway_state::GatewayState;
 pub(crate) use open_transfers::{LatePlace, OpenTransfer};
-pub(crate) use worker::{TICK_INTERVAL, TransferGuard, WorkerContext};
+pub(crate) use worker::{ServiceGuard, TICK_INTERVAL, TransferGuard, WorkerContext};

@@ -73,6 +73,8 @@ pub(crate) struct WorkerContext {
     date: Cell<(u32, [u8; 29])>,
     /// Open connections and tunnels.
     task_count: Cell<usize>,
+    /// Tasks among these for which the drain does not wait.
+    service_count: Cell<usize>,
     task_ended: Notify,
 }
 
@@ -117,6 +119,7 @@ impl WorkerContext {
             seed: Cell::new(seed | 1),
             date: Cell::new((0, [0; 29])),
             task_count: Cell::new(0),
+            service_count: Cell::new(0),
             task_ended: Notify::new(),
         })
     }
@@ -182,6 +185,17 @@ impl WorkerContext {
         TaskGuard(self.clone())
     }
 
+    /// Counts a task for which the drain does not wait, until the guard is dropped.
+    pub(crate) fn count_service(self: &Rc<Self>) -> ServiceGuard {
+        self.service_count.set(self.service_count.get() + 1);
+        self.task_ended.notify_one();
+        ServiceGuard(self.clone())
+    }
+
+    fn has_tasks(&self) -> bool {
+        self.task_count.get() > self.service_count.get()
+    }
+
     /// Adds a transfer to the sweep until the guard is dropped.
     pub(crate) fn sweep_transfer(self: &Rc<Self>, transfer: Rc<dyn OpenTransfer>) -> TransferGuard {
         TransferGuard {
@@ -195,11 +209,11 @@ impl WorkerContext {
     pub(crate) async fn wait_until_all_idle(&self, mut thread: BusyThread) {
         loop {
             // `notify_one` stores one permit, so an end between the check and the wait is not lost.
-            while self.task_count.get() > 0 {
+            while self.has_tasks() {
                 self.task_ended.notified().await;
             }
             thread.set_busy(false);
-            while self.task_count.get() == 0 {
+            while !self.has_tasks() {
                 if !thread.is_any_busy() {
                     return;
                 }
@@ -244,6 +258,15 @@ impl<F: Future<Output = ()>> Future for CountedTask<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         self.project().task.poll(cx)
+    }
+}
+
+/// Excludes a task from those that the drain waits for.
+pub(crate) struct ServiceGuard(Rc<WorkerContext>);
+
+impl Drop for ServiceGuard {
+    fn drop(&mut self) {
+        self.0.service_count.set(self.0.service_count.get() - 1);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Requests of one client connection, and the responses that keep it busy.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use nearpath_wire::{BoxError, not_run_header};
 
 use super::conn_state::{ActiveRequest, ConnState};
 use super::stream_resets::{ResetBudget, ResetVerdict};
-use crate::context::WorkerContext;
+use crate::context::{ServiceGuard, WorkerContext};
 use crate::deliver::ResponseContent;
 use crate::pipeline::{self, PlatformRefusal, RoutedRequest};
 use crate::record::CompletionRecord;
@@ -32,6 +32,8 @@ pub(super) struct ClientConnection {
     /// Alternative service for `Alt-Svc`.
     pub(super) alt_svc: Option<HeaderValue>,
     pub(super) reset_budget: Rc<ResetBudget>,
+    /// Set while the connection serves another node's view of this one.
+    pub(super) service: RefCell<Option<ServiceGuard>>,
 }
 
 impl ClientConnection {
@@ -52,6 +54,9 @@ impl ClientConnection {
         let routed =
             pipeline::route_request(&self.worker, &self.peer, request.map(CallerBody::Http));
         self.leave_reserve(&routed);
+        if self.peer.zone == ListenerZone::Node {
+            self.note_service(matches!(routed, RoutedRequest::Admin { .. }));
+        }
         let (alt_svc, unread) = (self.alt_svc.clone(), self.state.unread_input.clone());
         let is_for_node = self.peer.zone == ListenerZone::Node;
         async move {
@@ -67,6 +72,14 @@ impl ClientConnection {
             }
             Ok(response.map(|content| TrackedBody::new(content, active)))
         }
+    }
+
+    /// Notes what a connection of another node is for. The drain does not wait for the state of this
+    /// node, which never ends.
+    fn note_service(&self, is_service: bool) {
+        self.state.set_service(is_service);
+        let guard = is_service.then(|| self.worker.count_service());
+        self.service.replace(guard);
     }
 
     /// Ends a connection of the reserve after a refused call. Over HTTP/2 and HTTP/3, `Connection:

@@ -1,19 +1,22 @@
 //! Client connections: detects the protocol and answers each request.
 
+use std::cell::RefCell;
+use std::fmt::Display;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
 
 use bytes::Bytes;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use nearpath_wire::identity::{PeerRefusal, RefusalReason};
 use nearpath_wire::preface::{self, ClearTextProtocol};
 use nearpath_wire::{BoxError, server};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use super::client_connection::ClientConnection;
 use super::client_socket::{ClientSocket, ClientTransport};
@@ -21,10 +24,11 @@ use super::conn_state::ConnState;
 use super::connection_limit::ConnectionPermit;
 use super::http1::{self, Http1Outcome, TaskStart, TaskStep};
 use super::http1_errors::Http1Stream;
+use super::node_peer::{NodePeer, serve_while_admitted};
 use super::stream_resets::ResetBudget;
 use super::tracked_stream::TrackedStream;
 use super::{ListenContext, ListenPort, ListenerTls};
-use crate::request::PeerInfo;
+use crate::request::{ListenerZone, PeerInfo};
 
 /// A connection that was accepted. [`crate::pipeline`] answers its requests.
 pub(super) struct AcceptedConnection {
@@ -58,6 +62,7 @@ impl AcceptedConnection {
             state,
             alt_svc: port.alt_svc.clone(),
             reset_budget: Rc::new(ResetBudget::new(worker.current_tick())),
+            service: RefCell::default(),
         });
         Self {
             context,
@@ -149,18 +154,69 @@ async fn serve_tls(
 ) -> Result<(), BoxError> {
     // The handshake has its own setting, so it has its own timer.
     let handshake = TlsAcceptor::from(tls.server_config()).accept(stream);
-    let stream = tokio::time::timeout(port.tls_timeout, handshake)
-        .await
-        .map_err(io::Error::from)??;
+    let handshake = tokio::time::timeout(port.tls_timeout, handshake).await;
+    let stream = handshake.map_err(io::Error::from).flatten();
+    let stream = stream.inspect_err(|error| note_failed_handshake(connection, port, error))?;
     connection.state.expect_request();
-    if let ListenerTls::Nodes(tls) = tls {
-        let certificates = stream.get_ref().1.peer_certificates();
-        let node = tls
-            .borrow()
-            .credentials()
-            .admit_node(certificates.unwrap_or_default(), SystemTime::now())?;
-        let _ = connection.peer.node.set(node); // set once, here
+    let ListenerTls::Nodes(tls) = tls else {
+        return serve_encrypted(connection, port, stream).await;
+    };
+    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let (node, peer) = NodePeer::admit(tls, certificates)
+        .inspect_err(|refusal| note_refused(connection, refusal))?;
+    let _ = connection.peer.node.set(node); // set once, here
+    let serving = serve_encrypted(connection, port, stream);
+    serve_while_admitted(serving, end_when_refused(connection, peer)).await
+}
+
+/// Waits until the node is refused, and until its calls have ended if its certificate has.
+async fn end_when_refused(
+    connection: &Rc<ClientConnection>,
+    peer: NodePeer,
+) -> Result<(), BoxError> {
+    let refusal = peer.wait_refused().await;
+    note_refused(connection, &refusal);
+    if matches!(refusal, PeerRefusal::Expired(_)) && !connection.state.is_service() {
+        connection.state.drain_connection();
+        return std::future::pending().await;
     }
+    Err(refusal.into())
+}
+
+fn note_refused(connection: &ClientConnection, refusal: &PeerRefusal) {
+    note_node_refusal(connection, refusal.into(), refusal);
+}
+
+/// Counts a node whose handshake failed. Other clients may do what they like.
+fn note_failed_handshake(connection: &ClientConnection, port: &ListenPort, error: &io::Error) {
+    if port.zone != ListenerZone::Node {
+        return;
+    }
+    let inner = error
+        .get_ref()
+        .and_then(|error| error.downcast_ref::<rustls::Error>());
+    let reason = match inner.map(RefusalReason::from) {
+        Some(reason) => reason,
+        None if error.kind() == io::ErrorKind::TimedOut => RefusalReason::Timeout,
+        None => RefusalReason::Handshake,
+    };
+    note_node_refusal(connection, reason, error);
+}
+
+fn note_node_refusal(connection: &ClientConnection, reason: RefusalReason, why: &dyn Display) {
+    let (refusals, from) = (
+        &connection.worker.totals.node_refusals,
+        connection.peer.addr,
+    );
+    refusals.send_modify(|refused| refused.record(&from, reason, why));
+}
+
+/// Serves a connection after its handshake.
+async fn serve_encrypted(
+    connection: &Rc<ClientConnection>,
+    port: &ListenPort,
+    stream: TlsStream<ClientSocket>,
+) -> Result<(), BoxError> {
     // Without ALPN the client speaks HTTP/1.1 (RFC 9113 section 3.2 requires ALPN for HTTP/2).
     let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let stream = TrackedStream::new(stream, Bytes::new(), connection.state.clone());

@@ -17,6 +17,7 @@ mod http1;
 mod http1_errors;
 pub(crate) mod http3;
 mod listener;
+mod node_peer;
 pub(crate) mod node_quic;
 mod serving_thread;
 mod stream_resets;

@@ -86,7 +86,8 @@ pub(crate) async fn serve_calls(
     let peers = Rc::<PeerTable>::default();
     let worker = context.worker.clone();
     let trust = port.tls.borrow_and_update().credentials().trust().clone();
-    let server = CallServer::new(trust, move |call| {
+    let refusals = context.worker.totals.node_refusals.clone();
+    let server = CallServer::with_refusals(trust, refusals, move |call| {
         answer_call(worker.clone(), peers.clone(), call)
     });
     let accept = async {

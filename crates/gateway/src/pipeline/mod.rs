@@ -13,6 +13,7 @@ use http::{Method, Request, Response};
 use nearpath_types::{PlatformError, Reason, SourceNetwork};
 use nearpath_wire::Body;
 use nearpath_wire::hop::headers::CALLER;
+use nearpath_wire::identity::RefusalReason;
 
 use crate::COMPONENT;
 use crate::admit;
@@ -359,13 +360,22 @@ fn check_caller(call: &mut GatewayCall) -> Result<(), PlatformError> {
         ListenerZone::Node => {
             let node = peer.node.get().ok_or_else(unknown_node_error)?;
             if let Some(name) = &named {
-                route::check_node_caller(caller.as_deref(), name, node, &call.function.id)?;
+                route::check_node_caller(caller.as_deref(), name, node, &call.function.id)
+                    .inspect_err(|error| note_node_refusal(call, error))?;
             } // else a client outside has called that node
             check_runs_here(call)?;
         }
     }
     call.caller = caller;
     Ok(())
+}
+
+/// Counts a call that another node may not make.
+fn note_node_refusal(call: &GatewayCall, error: &PlatformError) {
+    let refusals = &call.worker.totals.node_refusals;
+    refusals.send_modify(|refused| {
+        refused.record(&call.peer.addr, RefusalReason::NotAllowed, &error.message);
+    });
 }
 
 /// Returns the calling function that the request names.

@@ -57,6 +57,7 @@ impl Collector for GatewayMetrics {
         self.encode_gauges(&mut to, &called)?;
         self.encode_refusals(&mut to, &functions)?;
         self.encode_connections(&mut to)?;
+        self.encode_node_refusals(&mut to)?;
         self.encode_spool(&mut to)?;
         self.totals.quic.encode_metrics(&mut to)
     }
@@ -187,6 +188,19 @@ impl GatewayMetrics {
                     .encode_family(&labels)?
                     .encode_counter(&count, None as NoExemplar)?;
             }
+        }
+        Ok(())
+    }
+
+    fn encode_node_refusals(&self, to: &mut DescriptorEncoder) -> Result<(), Error> {
+        let help = "Connections and calls of other nodes that were refused";
+        let name = "nearpath_node_refusals";
+        let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (reason, count) in &self.totals.node_refusals.borrow().by_reason {
+            let labels = [("reason", *reason)];
+            metric
+                .encode_family(&labels)?
+                .encode_counter(count, None as NoExemplar)?;
         }
         Ok(())
     }

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use nearpath_wire::quic::RefusalStats;
+use tokio::sync::watch;
+
 use super::quic_totals::QuicTotals;
 use crate::function::RefusalCounts;
 
@@ -25,6 +28,8 @@ pub(crate) struct GatewayTotals {
     pub log_lines_lost: AtomicU64,
     /// Bytes of bodies that wait in files for their slow side.
     pub spooled_bytes: Arc<AtomicU64>,
+    /// Connections and calls of other nodes that were refused.
+    pub node_refusals: watch::Sender<RefusalStats>,
     /// Calls over QUIC.
     pub quic: QuicTotals,
     /// Counters of HTTP/3.

@@ -23,6 +23,8 @@ pub enum LinkEvent {
     StreamFault(Arc<str>),
     /// The connection failed or ended; the text is the cause.
     ConnectionLost(Arc<str>),
+    /// The own certificate is another one: connections must be opened again.
+    Renewed,
 }
 
 /// Command to the owner of the connections.
@@ -116,6 +118,7 @@ impl PeerLink {
             LinkEvent::Tick => self.check_deadlines(now, jitter),
             LinkEvent::StreamFault(cause) => self.restart_stream(cause, now, jitter),
             LinkEvent::ConnectionLost(cause) => self.go_down(cause, now, jitter),
+            LinkEvent::Renewed => self.renew_stream(now),
             LinkEvent::Subscribed => self.note_subscribed(now),
             sign => self.note_sign(&sign, now),
         };
@@ -250,6 +253,17 @@ impl PeerLink {
             }
             _ => self.go_down(cause, now, jitter),
         }
+    }
+
+    /// Starts the subscription of a node that is used again. Others are dialed with the new certificate
+    /// when they fail.
+    fn renew_stream(&mut self, now: Instant) -> Option<LinkCommand> {
+        let LinkPhase::Streaming(stream) = &mut self.phase else {
+            return None;
+        };
+        stream.ready?;
+        (stream.awaits_state, stream.last_ping) = (Some(now), now);
+        Some(LinkCommand::Resubscribe)
     }
 
     fn go_down(&mut self, cause: Arc<str>, now: Instant, jitter: f64) -> Option<LinkCommand> {

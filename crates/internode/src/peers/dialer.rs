@@ -20,6 +20,12 @@ pub trait NodeDialer: Send + Sync {
         node: &NodeName,
         addr: SocketAddr,
     ) -> BoxFuture<'static, Result<Box<dyn DialedStream>, NodeDialError>>;
+
+    /// Resolves when connections must be opened again, because the certificate that they use was
+    /// renewed after this call.
+    fn renewed(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
 }
 
 /// Failure to connect to another node.

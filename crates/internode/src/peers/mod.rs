@@ -1,6 +1,7 @@
 //! Tasks that follow the list of nodes and keep a connection to each.
 
 mod abort_on_drop;
+mod applied_states;
 mod dialer;
 mod http_connection;
 mod log_lines;
@@ -21,6 +22,7 @@ use crate::metrics;
 use crate::peer_states::PeerStates;
 use crate::protocol::NodeIncarnation;
 use abort_on_drop::AbortOnDrop;
+use applied_states::AppliedState;
 use peer_task::{PeerTask, StatesSender};
 
 /// Returns the incarnation of a new process.
@@ -33,6 +35,7 @@ pub struct PeerLinks {
     own: NodeName,
     dialer: Arc<dyn NodeDialer>,
     states: StatesSender,
+    applied: watch::Receiver<Arc<PeerStates>>,
     tasks: BTreeMap<NodeName, (String, AbortOnDrop)>,
 }
 
@@ -40,10 +43,14 @@ impl PeerLinks {
     /// Follows the list of nodes, and connects to each but `own`. Returns the states of these
     /// nodes. The connections end when the sender of `nodes` is dropped.
     ///
+    /// `applied` are the states that the own routes reflect. Nodes that drain wait until they are
+    /// told of it.
+    ///
     /// Needs a running tokio runtime. Registers the metrics of these nodes.
     pub fn start(
         own: NodeName,
         nodes: watch::Receiver<Arc<NodeAddresses>>,
+        applied: watch::Receiver<Arc<PeerStates>>,
         dialer: Arc<dyn NodeDialer>,
         registry: &MetricsRegistry,
     ) -> watch::Receiver<Arc<PeerStates>> {
@@ -53,6 +60,7 @@ impl PeerLinks {
             own,
             dialer,
             states: Arc::new(sender),
+            applied,
             tasks: BTreeMap::new(),
         };
         tokio::spawn(links.follow(nodes));
@@ -104,6 +112,7 @@ impl PeerLinks {
             address.clone(),
             self.dialer.clone(),
             self.states.clone(),
+            AppliedState::new(name.clone(), self.applied.clone()),
         );
         let task = AbortOnDrop::spawn(task.run());
         self.tasks.insert(name, (address, task));

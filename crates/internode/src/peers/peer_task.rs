@@ -3,10 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use nearpath_types::{NodeName, PeerNode};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use super::applied_states::AppliedState;
 use super::dialer::NodeDialer;
 use super::http_connection::PeerTarget;
 use super::log_lines::PeerLog;
@@ -28,6 +30,7 @@ pub(super) struct PeerTask {
     address: String,
     dialer: Arc<dyn NodeDialer>,
     states: StatesSender,
+    applied: AppliedState,
     link: PeerLink,
     view: PeerView,
     clocks: ClockSamples,
@@ -37,12 +40,16 @@ pub(super) struct PeerTask {
     subscriptions: u64,
     subscription: Option<Subscription>,
     pinger: Option<Pinger>,
+    /// Resolves when connections must be opened again.
+    renewal: BoxFuture<'static, ()>,
 }
 
 /// Event of the task.
 enum TaskEvent {
     Subscription(SubscriptionEvent),
     Ping(PingSample),
+    /// The own certificate is another one.
+    Renewed,
     Deadline,
 }
 
@@ -52,6 +59,7 @@ impl PeerTask {
         address: String,
         dialer: Arc<dyn NodeDialer>,
         states: StatesSender,
+        applied: AppliedState,
     ) -> Self {
         let now = Instant::now().into_std();
         Self {
@@ -60,6 +68,7 @@ impl PeerTask {
             status: PeerStatus::new(now),
             clocks: ClockSamples::default(),
             log: PeerLog::default(),
+            renewal: dialer.renewed(),
             attempts: 0,
             subscriptions: 0,
             subscription: None,
@@ -68,6 +77,7 @@ impl PeerTask {
             address,
             dialer,
             states,
+            applied,
         }
     }
 
@@ -78,6 +88,7 @@ impl PeerTask {
             match self.next_event().await {
                 TaskEvent::Subscription(event) => self.handle_subscription(event),
                 TaskEvent::Ping(sample) => self.handle_ping(sample),
+                TaskEvent::Renewed => self.renew_connections(),
                 TaskEvent::Deadline => self.handle(LinkEvent::Tick),
             }
             self.publish();
@@ -87,7 +98,7 @@ impl PeerTask {
     async fn next_event(&mut self) -> TaskEvent {
         let deadline = self.link.next_deadline();
         let subscription = self.subscription.as_mut();
-        let pinger = self.pinger.as_mut();
+        let (pinger, renewal) = (self.pinger.as_mut(), &mut self.renewal);
         // In this order: after a pause of this process, waiting signs of life come before the
         // deadline that they prove wrong. Pings are rare, so they do not delay lines.
         tokio::select! {
@@ -96,6 +107,7 @@ impl PeerTask {
             Some(event) = poll_source(subscription, Subscription::next_event) => {
                 TaskEvent::Subscription(event)
             }
+            () = renewal => TaskEvent::Renewed,
             () = sleep_until(deadline.into()) => TaskEvent::Deadline,
         }
     }
@@ -114,7 +126,8 @@ impl PeerTask {
         self.status.reconnects = self.subscriptions - 1;
         self.note_address(target.addr);
         // A subscription that starts again keeps the pings of the one before.
-        self.pinger.get_or_insert_with(|| Pinger::start(target));
+        self.pinger
+            .get_or_insert_with(|| Pinger::start(target, self.applied.clone()));
         self.handle(LinkEvent::Subscribed);
     }
 
@@ -176,6 +189,13 @@ impl PeerTask {
             }
             None => {}
         }
+    }
+
+    /// Subscribes again with the new certificate, before the node ends connections of the old one. The
+    /// last state stays meanwhile.
+    fn renew_connections(&mut self) {
+        self.renewal = self.dialer.renewed();
+        self.handle(LinkEvent::Renewed);
     }
 
     fn subscribe(&mut self, address: String) {

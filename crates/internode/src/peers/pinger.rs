@@ -7,9 +7,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::abort_on_drop::AbortOnDrop;
+use super::applied_states::AppliedState;
 use super::http_connection::{HttpConnection, PeerTarget};
 use crate::link::{PING_INTERVAL, PingSample};
-use crate::protocol::{MAX_PING_BYTES, PING_PATH, PingResponse};
+use crate::protocol::{MAX_PING_BYTES, PingResponse};
 use crate::server::unix_micros;
 
 /// Time for one ping with its connection. An answer that comes later proves nothing.
@@ -22,10 +23,10 @@ pub(super) struct Pinger {
 }
 
 impl Pinger {
-    /// Pings the node twice a second.
-    pub(super) fn start(target: PeerTarget) -> Self {
+    /// Pings the node twice a second, and at once when the own routes reflect that it drains.
+    pub(super) fn start(target: PeerTarget, applied: AppliedState) -> Self {
         let (sender, samples) = mpsc::channel(1);
-        let task = AbortOnDrop::spawn(ping_forever(target, sender));
+        let task = AbortOnDrop::spawn(ping_forever(target, applied, sender));
         Self {
             samples,
             _task: task,
@@ -38,13 +39,22 @@ impl Pinger {
     }
 }
 
-async fn ping_forever(target: PeerTarget, samples: mpsc::Sender<PingSample>) {
+async fn ping_forever(
+    target: PeerTarget,
+    mut applied: AppliedState,
+    samples: mpsc::Sender<PingSample>,
+) {
     let mut connection = None;
     let mut ticks = interval(PING_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
-        let Ok(Some(sample)) = timeout(PING_TIMEOUT, ping(&target, &mut connection)).await else {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = applied.changed() => {}
+        }
+        let path = applied.next_ping();
+        let ping = ping(&target, &path, &mut connection);
+        let Ok(Some(sample)) = timeout(PING_TIMEOUT, ping).await else {
             // A response that comes later would answer the wrong request.
             connection = None;
             continue;
@@ -56,13 +66,17 @@ async fn ping_forever(target: PeerTarget, samples: mpsc::Sender<PingSample>) {
 }
 
 /// Pings once, on the open connection if there is one.
-async fn ping(target: &PeerTarget, open: &mut Option<HttpConnection>) -> Option<PingSample> {
+async fn ping(
+    target: &PeerTarget,
+    path: &str,
+    open: &mut Option<HttpConnection>,
+) -> Option<PingSample> {
     let connection = match open {
         Some(connection) => connection,
         None => open.insert(HttpConnection::open(target).await.ok()?),
     };
     let (sent_at, sent_micros) = (Instant::now(), unix_micros());
-    let response = connection.get(PING_PATH).await.ok()?;
+    let response = connection.get(path).await.ok()?;
     let body = Limited::new(response.into_body(), MAX_PING_BYTES)
         .collect()
         .await

@@ -1,4 +1,4 @@
-//! Messages between nodes: lines of a state stream, and the response to a ping. Pure.
+//! Messages between nodes: lines of a state stream, pings and their responses. Pure.
 
 mod frame;
 mod incarnation;
@@ -11,7 +11,7 @@ pub use frame::{
 };
 pub use incarnation::{InvalidIncarnation, NodeIncarnation};
 pub use line_buffer::{LineBuffer, LineTooLong};
-pub use ping::{MAX_PING_BYTES, PingResponse};
+pub use ping::{AppliedReport, MAX_PING_BYTES, PingResponse};
 
 /// Path of a node's state stream.
 pub const STATE_PATH: &str = "/node/v1/state";

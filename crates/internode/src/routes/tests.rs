@@ -168,7 +168,9 @@ proptest! {
             let next = merge_routes(&world.local, &world.peers, Some(&merged));
             let scratch = merge_routes(&world.local, &world.peers, None);
             prop_assert_eq!(&next.snapshot.functions, &scratch.snapshot.functions);
-            let is_other = next.snapshot.functions != merged.snapshot.functions;
+            prop_assert_eq!(&next.snapshot.nodes, &scratch.snapshot.nodes);
+            let is_other = next.snapshot.functions != merged.snapshot.functions
+                || next.snapshot.nodes != merged.snapshot.nodes;
             let growth = next.snapshot.version - merged.snapshot.version;
             prop_assert_eq!(growth, u64::from(is_other));
             merged = next;

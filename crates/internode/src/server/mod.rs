@@ -1,6 +1,7 @@
 //! Service for other nodes: this node's state, and pings.
 
 mod cursor;
+mod drain_wait;
 mod state_stream;
 mod subscribers;
 
@@ -13,7 +14,7 @@ use nearpath_wire::Body;
 use tokio::sync::watch;
 
 use crate::local_state::LocalState;
-use crate::protocol::{PING_PATH, PingResponse, STATE_CONTENT_TYPE, STATE_PATH};
+use crate::protocol::{AppliedReport, PING_PATH, PingResponse, STATE_CONTENT_TYPE, STATE_PATH};
 
 use state_stream::state_body;
 use subscribers::SubscriberTable;
@@ -40,7 +41,10 @@ impl StateServer {
         let path = request.uri().path();
         match (request.method(), path) {
             (&Method::GET, STATE_PATH) => self.state_response(peer),
-            (&Method::GET, PING_PATH) => self.ping_response(),
+            (&Method::GET, PING_PATH) => {
+                self.note_report(peer, request.uri().query().unwrap_or_default());
+                self.ping_response()
+            }
             (_, STATE_PATH | PING_PATH) => method_response(),
             _ => {
                 let text = format!("not found: expected {STATE_PATH} or {PING_PATH}\n");
@@ -56,6 +60,15 @@ impl StateServer {
         };
         let body = state_body(self.states.clone(), permit);
         typed_response(StatusCode::OK, STATE_CONTENT_TYPE, body)
+    }
+
+    /// Notes what the routes of a node reflect. Reports about another run of this node are void.
+    fn note_report(&self, peer: &NodeName, query: &str) {
+        let own = self.states.borrow().facts().incarnation;
+        let report = AppliedReport::parse_query(query);
+        if let Some(report) = report.filter(|report| report.incarnation == own) {
+            self.subscribers.note_report(peer, report.is_draining);
+        }
     }
 
     fn ping_response(&self) -> Response<Body> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nearpath_types::NodeName;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// Maximum subscriptions of one node. A newer one ends the oldest, which may be one that the node
 /// has lost: the server of a broken connection learns of it late.
@@ -12,15 +12,36 @@ pub const MAX_PEER_SUBSCRIBERS: usize = 2;
 /// Maximum subscriptions in all.
 pub const MAX_SUBSCRIBERS: usize = 1_024;
 
-/// Open subscriptions by node, oldest first.
+/// Open subscriptions by node, and what these nodes have reported.
 #[derive(Debug, Default)]
-pub(super) struct SubscriberTable(Mutex<TableState>);
+pub(super) struct SubscriberTable {
+    state: Mutex<TableState>,
+    changes: watch::Sender<()>,
+}
 
 #[derive(Debug, Default)]
 struct TableState {
     last_id: u64,
-    peers: BTreeMap<NodeName, VecDeque<SubscriberEntry>>,
+    peers: BTreeMap<NodeName, PeerEntry>,
     count: usize,
+}
+
+/// A node that subscribes.
+#[derive(Debug, Default)]
+struct PeerEntry {
+    /// Open subscriptions, oldest first.
+    subscriptions: VecDeque<SubscriberEntry>,
+    /// Whether its routes reflect that this node drains; `None`: never reported.
+    has_applied_drain: Option<bool>,
+}
+
+/// Nodes that may still send calls to this one, which drains.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct DrainPending {
+    /// Nodes that will report when their routes reflect the drain.
+    pub(super) reporting: Vec<NodeName>,
+    /// Nodes that never reported: older releases.
+    pub(super) silent: Vec<NodeName>,
 }
 
 /// Entry of a subscription. Dropping it ends the subscription.
@@ -52,11 +73,8 @@ impl SubscriberTable {
         let (id, peer) = (state.last_id + 1, peer.clone());
         (state.last_id, state.count) = (id, state.count + 1);
         let entry = SubscriberEntry { id, _end: end };
-        state
-            .peers
-            .entry(peer.clone())
-            .or_default()
-            .push_back(entry);
+        let known = state.peers.entry(peer.clone()).or_default();
+        known.subscriptions.push_back(entry);
         let table = self.clone();
         Some(SubscriberPermit {
             table,
@@ -66,26 +84,54 @@ impl SubscriberTable {
         })
     }
 
+    /// Notes whether the routes of a subscriber reflect that this node drains.
+    pub(super) fn note_report(&self, peer: &NodeName, has_applied_drain: bool) {
+        if let Some(entry) = self.lock().peers.get_mut(peer) {
+            entry.has_applied_drain = Some(has_applied_drain);
+        }
+        self.changes.send_replace(());
+    }
+
+    /// Returns the subscribers whose routes may not reflect that this node drains.
+    pub(super) fn drain_pending(&self) -> DrainPending {
+        let mut pending = DrainPending::default();
+        for (name, entry) in &self.lock().peers {
+            match entry.has_applied_drain {
+                Some(true) => {}
+                Some(false) => pending.reporting.push(name.clone()),
+                None => pending.silent.push(name.clone()),
+            }
+        }
+        pending
+    }
+
+    /// Returns a receiver that changes when a subscriber reports or ends.
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
     fn lock(&self) -> MutexGuard<'_, TableState> {
         // Each change of the table is complete, so a panic elsewhere leaves it valid.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl TableState {
     fn end_oldest(&mut self, peer: &NodeName) {
-        let Some(entries) = self.peers.get_mut(peer) else {
+        let Some(entry) = self.peers.get_mut(peer) else {
             return;
         };
+        let entries = &mut entry.subscriptions;
         while entries.len() >= MAX_PEER_SUBSCRIBERS && entries.pop_front().is_some() {
             self.count -= 1;
         }
     }
 
     fn remove(&mut self, peer: &NodeName, id: u64) {
-        let Some(entries) = self.peers.get_mut(peer) else {
+        let Some(entry) = self.peers.get_mut(peer) else {
             return;
         };
+        let entries = &mut entry.subscriptions;
         let before = entries.len();
         entries.retain(|entry| entry.id != id);
         // Ended subscriptions were removed before.
@@ -99,6 +145,7 @@ impl TableState {
 impl Drop for SubscriberPermit {
     fn drop(&mut self) {
         self.table.lock().remove(&self.peer, self.id);
+        self.table.changes.send_replace(());
     }
 }
 
@@ -124,6 +171,24 @@ mod tests {
         drop(permits);
         let state = table.lock();
         assert!(state.count == 0 && state.peers.is_empty());
+    }
+
+    #[test]
+    fn a_drain_is_pending_until_each_subscriber_has_applied_it() {
+        let table = Arc::new(SubscriberTable::default());
+        let permits: Vec<_> = (0..3).map(|n| table.admit(&name(n)).unwrap()).collect();
+        table.note_report(&name(0), true);
+        table.note_report(&name(1), false);
+        table.note_report(&name(9), true); // subscribes to nothing
+        let pending = |reporting: &[usize], silent: &[usize]| DrainPending {
+            reporting: reporting.iter().map(|n| name(*n)).collect(),
+            silent: silent.iter().map(|n| name(*n)).collect(),
+        };
+        assert_eq!(table.drain_pending(), pending(&[1], &[2]));
+        table.note_report(&name(1), true);
+        assert_eq!(table.drain_pending(), pending(&[], &[2]));
+        drop(permits);
+        assert_eq!(table.drain_pending(), pending(&[], &[]));
     }
 
     #[test]

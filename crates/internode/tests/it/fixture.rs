@@ -53,6 +53,7 @@ pub(crate) struct TestNode {
     pub(crate) state: watch::Sender<Arc<LocalState>>,
     /// Pings get no response while this is true.
     pub(crate) is_mute: Arc<AtomicBool>,
+    pub(crate) service: StateServer,
     server: JoinHandle<()>,
 }
 
@@ -76,12 +77,10 @@ impl TestNode {
         let (state, states) = watch::channel(Arc::new(new_state(text)));
         let is_mute = Arc::new(AtomicBool::new(false));
         let addr = listener.local_addr().unwrap();
-        let server = tokio::spawn(accept_all(
-            listener,
-            StateServer::new(states),
-            is_mute.clone(),
-        ));
+        let service = StateServer::new(states);
+        let server = tokio::spawn(accept_all(listener, service.clone(), is_mute.clone()));
         Self {
+            service,
             name: name(text),
             addr,
             state,
@@ -158,6 +157,8 @@ async fn serve_connection(stream: TcpStream, server: StateServer, is_mute: Arc<A
 pub(crate) struct Follower {
     pub(crate) nodes: watch::Sender<Arc<NodeAddresses>>,
     pub(crate) states: watch::Receiver<Arc<PeerStates>>,
+    /// States that the routes of this node reflect, which tests set.
+    pub(crate) applied: watch::Sender<Arc<PeerStates>>,
     pub(crate) registry: MetricsRegistry,
 }
 
@@ -170,10 +171,13 @@ impl Follower {
     pub(crate) fn start_as(own: &str, peers: &[(&str, String)]) -> Self {
         let (nodes, list) = watch::channel(Arc::new(addresses(peers)));
         let registry = MetricsRegistry::default();
-        let states = PeerLinks::start(name(own), list, Arc::new(PlainDialer), &registry);
+        let (applied, routes) = watch::channel(Arc::default());
+        let dialer = Arc::new(PlainDialer);
+        let states = PeerLinks::start(name(own), list, routes, dialer, &registry);
         Self {
             nodes,
             states,
+            applied,
             registry,
         }
     }

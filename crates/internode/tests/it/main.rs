@@ -1,6 +1,7 @@
 //! Nodes with real sockets on loopback, and connections without certificates.
 #![allow(clippy::unwrap_used)]
 
+mod drain;
 mod faults;
 mod fixture;
 mod node_list;

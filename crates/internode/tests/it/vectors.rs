@@ -6,7 +6,8 @@ use std::path::Path;
 
 use nearpath_internode::peer_view::{PeerView, ViewFault};
 use nearpath_internode::protocol::{
-    NodeHello, NodeIncarnation, PROTOCOL, PingResponse, StateChange, StateFrame, StatePart,
+    AppliedReport, NodeHello, NodeIncarnation, PROTOCOL, PingResponse, StateChange, StateFrame,
+    StatePart,
 };
 use nearpath_types::{FunctionId, FunctionLoad};
 use serde_json::{Value, json};
@@ -104,12 +105,17 @@ fn vectors() -> Value {
         time: 1_764_430_000_123_456,
         incarnation: INCARNATION,
     };
+    let report = AppliedReport {
+        incarnation: INCARNATION,
+        is_draining: true,
+    };
     json!({
-        "about": "Examples for contract/node.md. `stream` is a state stream without its line feeds. Each of `refused` is refused at its last line. `ignored` lines are valid and change nothing; `invalid` ones are no frames.",
+        "about": "Examples for contract/node.md. `stream` is a state stream without its line feeds. Each of `refused` is refused at its last line. `ignored` lines are valid and change nothing; `invalid` ones are no frames. `report` is the path of a ping, `ping` its response.",
         "stream": texts(&stream_frames()),
         "refused": refused.collect::<Vec<_>>(),
         "ignored": IGNORED,
         "invalid": INVALID,
+        "report": report.to_path(),
         "ping": serde_json::to_string(&ping).unwrap(),
     })
 }

@@ -38,6 +38,16 @@ impl NodeDialer for TlsDialer {
             Ok(Box::new(stream) as Box<dyn DialedStream>)
         })
     }
+
+    fn renewed(&self) -> BoxFuture<'static, ()> {
+        let mut tls = self.0.clone();
+        tls.mark_unchanged();
+        Box::pin(async move {
+            if tls.changed().await.is_err() {
+                std::future::pending().await
+            }
+        })
+    }
 }
 
 fn dial_error(error: TlsDialError) -> NodeDialError {

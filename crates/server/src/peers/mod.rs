@@ -7,6 +7,7 @@ mod port;
 mod routes;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_gateway::Gateway;
@@ -16,13 +17,20 @@ use nearpath_internode::{
 use nearpath_node::Node;
 use nearpath_types::{NodeAddresses, NodeName};
 use nearpath_wire::node_tls::NodeTls;
-use nearpath_wire::quic::CallerConfig;
+use nearpath_wire::quic::{CallerConfig, RefusalStats};
 use tokio::sync::watch;
 
 use dialer::TlsDialer;
 
 pub(crate) use port::PeerPort;
-pub(crate) use routes::RouteForwarder;
+pub(crate) use routes::{RouteForwarder, RoutePeers};
+
+/// Maximum wait for other nodes to send no more calls here. Longer than a node that does not answer
+/// counts as up.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+
+/// Minimum time between two log lines about refused nodes.
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Other nodes, as this process serves and calls them.
 pub(crate) struct PeerService {
@@ -30,6 +38,12 @@ pub(crate) struct PeerService {
     tls: watch::Receiver<Arc<NodeTls>>,
     state: watch::Sender<Arc<LocalState>>,
     states: watch::Sender<Arc<PeerStates>>,
+    /// States that the gateway's routes reflect.
+    applied: watch::Sender<Arc<PeerStates>>,
+    /// List of nodes that the links follow. It outlives the source: open calls go on while this node
+    /// drains.
+    nodes: watch::Sender<Arc<NodeAddresses>>,
+    server: StateServer,
 }
 
 impl PeerService {
@@ -41,11 +55,15 @@ impl PeerService {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: local_load::unix_seconds(),
         };
+        let state = watch::Sender::new(Arc::new(LocalState::new(facts)));
         Self {
             own,
             tls,
-            state: watch::Sender::new(Arc::new(LocalState::new(facts))),
+            server: StateServer::new(state.subscribe()),
+            state,
             states: watch::Sender::default(),
+            applied: watch::Sender::default(),
+            nodes: watch::Sender::default(),
         }
     }
 
@@ -64,12 +82,16 @@ impl PeerService {
 
     /// Returns the service for requests of other nodes.
     pub(crate) fn state_server(&self) -> StateServer {
-        StateServer::new(self.state.subscribe())
+        self.server.clone()
     }
 
-    /// Returns the states of the other nodes as they change.
-    pub(crate) fn watch_peers(&self) -> watch::Receiver<Arc<PeerStates>> {
-        self.states.subscribe()
+    /// Returns the states of the other nodes as they change, and where to send those that the
+    /// gateway's routes reflect.
+    pub(crate) fn route_states(&self) -> RoutePeers {
+        RoutePeers {
+            states: self.states.subscribe(),
+            applied: self.applied.clone(),
+        }
     }
 
     /// Connects to the nodes of the list, and reports this node's functions to them.
@@ -79,21 +101,54 @@ impl PeerService {
         (node, gateway): (&Node, &Gateway),
         registry: &MetricsRegistry,
     ) {
+        tokio::spawn(forward(nodes, self.nodes.clone()));
         let dialer = Arc::new(TlsDialer::new(self.tls.clone()));
-        let mut peers = PeerLinks::start(self.own.clone(), nodes, dialer, registry);
-        let states = self.states.clone();
-        tokio::spawn(async move {
-            while peers.changed().await.is_ok() {
-                states.send_replace(peers.borrow_and_update().clone());
-            }
-        });
+        let applied = self.applied.subscribe();
+        let nodes = self.nodes.subscribe();
+        let peers = PeerLinks::start(self.own.clone(), nodes, applied, dialer, registry);
+        tokio::spawn(forward(peers, self.states.clone()));
+        tokio::spawn(log_refusals(gateway.node_refusals()));
         let (snapshots, functions) = (node.watch_snapshots(), gateway.functions());
         tokio::spawn(local_load::report(self.state.clone(), snapshots, functions));
     }
 
-    /// Tells the other nodes that this one takes no new calls.
-    pub(crate) fn begin_drain(&self) {
+    /// Tells the other nodes that this one takes no new calls, and waits until their routes reflect
+    /// it. Until then their calls come here.
+    pub(crate) async fn begin_drain(&self) {
         self.state
             .send_modify(|state| *state = Arc::new(state.with_draining(true)));
+        if let Err(nodes) = self.server.wait_drain_applied(DRAIN_LIMIT).await {
+            let nodes: Vec<_> = nodes.iter().map(NodeName::as_str).collect();
+            tracing::warn!(
+                nodes = nodes.join(", "),
+                limit = ?DRAIN_LIMIT,
+                "draining: these nodes did not confirm that they send no more calls; they may see refused calls"
+            );
+        }
+    }
+}
+
+/// Logs refused connections and calls of other nodes, at most one line a second, so that a flood of them
+/// cannot fill the log.
+async fn log_refusals(mut refusals: watch::Receiver<RefusalStats>) {
+    while refusals.changed().await.is_ok() {
+        let RefusalStats { count, last, .. } = refusals.borrow_and_update().clone();
+        tracing::warn!(
+            count,
+            last,
+            "nodes: refused a connection or a call of another node"
+        );
+        tokio::time::sleep(REFUSAL_LOG_INTERVAL).await;
+    }
+}
+
+/// Forwards values until their sender ends.
+async fn forward<T: Clone>(mut from: watch::Receiver<T>, to: watch::Sender<T>) {
+    loop {
+        let value = from.borrow_and_update().clone();
+        to.send_replace(value);
+        if from.changed().await.is_err() {
+            return;
+        }
     }
 }

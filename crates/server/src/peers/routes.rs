@@ -7,12 +7,29 @@ use nearpath_internode::{MergedRoutes, PeerStates, merge_routes};
 use nearpath_types::RoutingSnapshot;
 use tokio::sync::watch;
 
+/// States of the other nodes, for routes.
+pub(crate) struct RoutePeers {
+    /// Newest states; without a sender they never change.
+    pub(super) states: watch::Receiver<Arc<PeerStates>>,
+    /// States that the gateway's routes reflect.
+    pub(super) applied: watch::Sender<Arc<PeerStates>>,
+}
+
+impl RoutePeers {
+    /// Creates the states of a node that knows no others.
+    pub(crate) fn none() -> Self {
+        Self {
+            states: watch::channel(Arc::default()).1,
+            applied: watch::Sender::default(),
+        }
+    }
+}
+
 /// Publishes each change to the gateway.
 pub(crate) struct RouteForwarder {
     pub(crate) gateway: Gateway,
     pub(crate) snapshots: watch::Receiver<Arc<RoutingSnapshot>>,
-    /// States of the other nodes; without any, they never change.
-    pub(crate) peers: watch::Receiver<Arc<PeerStates>>,
+    pub(crate) peers: RoutePeers,
     /// Version of the last own snapshot that the gateway uses.
     pub(crate) published: watch::Sender<u64>,
 }
@@ -24,15 +41,16 @@ impl RouteForwarder {
         let mut has_peers = true;
         loop {
             let snapshot = self.snapshots.borrow_and_update().clone();
-            let peers = self.peers.borrow_and_update().clone();
+            let peers = self.peers.states.borrow_and_update().clone();
             let next = merge_routes(&snapshot, &peers, merged.as_ref());
             // Published before the version is announced: waiters may stop instances at once.
             self.gateway.publish(next.snapshot());
             merged = Some(next);
             self.published.send_replace(snapshot.version);
+            self.peers.applied.send_replace(peers);
             tokio::select! {
                 changed = self.snapshots.changed() => if changed.is_err() { return },
-                changed = self.peers.changed(), if has_peers => has_peers = changed.is_ok(),
+                changed = self.peers.states.changed(), if has_peers => has_peers = changed.is_ok(),
             }
         }
     }

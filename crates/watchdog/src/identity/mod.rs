@@ -271,7 +271,7 @@ where
 /// log. Ends with the worker.
 async fn log_refusals(over: &str, mut refused: watch::Receiver<RefusalStats>) {
     while refused.changed().await.is_ok() {
-        let RefusalStats { count, last } = refused.borrow_and_update().clone();
+        let RefusalStats { count, last, .. } = refused.borrow_and_update().clone();
         log_line!("{over}: {count} callers refused so far, the last was {last}");
         tokio::time::sleep(Duration::from_secs(1)).await;
     }

@@ -7,6 +7,7 @@
 
 mod credentials;
 mod pem;
+mod refusal_reason;
 mod root;
 mod trust;
 
@@ -14,6 +15,7 @@ pub use credentials::{
     CertificateRequest, CertificateRequestError, Credentials, IssuedCertificate,
 };
 pub use pem::{InvalidPem, encode_pem, parse_authority};
+pub use refusal_reason::RefusalReason;
 pub(crate) use root::system_time;
 pub use root::{InvalidRoots, RootCertificate};
 pub use trust::{PeerIdentity, PeerRefusal, Trust};

@@ -7,9 +7,12 @@ use std::time::{Duration, SystemTime};
 use nearpath_types::spiffe::SpiffeRole;
 use nearpath_types::{FunctionId, NodeName, SpiffeId};
 use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::quic::config::crypto_provider;
 
 /// Rules that a peer is checked against. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -88,6 +91,9 @@ pub enum PeerRefusal {
     /// The controller revoked the certificate.
     #[error("the certificate of {0} was revoked")]
     Revoked(SpiffeId),
+    /// The root of the certificate is not accepted any more.
+    #[error("the root of the certificate of {0} is not accepted any more")]
+    UnknownRoot(SpiffeId),
     /// The certificate belongs to another installation.
     #[error("{0} belongs to another trust domain")]
     TrustDomain(SpiffeId),
@@ -193,6 +199,34 @@ impl Trust {
             return Err(PeerRefusal::NotYetValid(peer.id));
         }
         self.expected.check_caller(peer)
+    }
+
+    /// Checks the peer of an open connection again, after the roots may have changed.
+    ///
+    /// # Errors
+    /// See [`PeerRefusal`].
+    pub fn readmit_peer(
+        &self,
+        chain: &[CertificateDer<'_>],
+        now: SystemTime,
+    ) -> Result<PeerIdentity, PeerRefusal> {
+        let peer = self.admit_peer(chain, now)?;
+        match self.has_root_of(chain, now) {
+            true => Ok(peer),
+            false => Err(PeerRefusal::UnknownRoot(peer.id)),
+        }
+    }
+
+    /// Returns whether an accepted root signed for the chain.
+    fn has_root_of(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> bool {
+        let Some((own, issuers)) = chain.split_first() else {
+            return false;
+        };
+        let since = now.duration_since(SystemTime::UNIX_EPOCH);
+        let now = UnixTime::since_unix_epoch(since.unwrap_or_default());
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(self.roots(), crypto_provider()).build();
+        verifier.is_ok_and(|verifier| verifier.verify_client_cert(own, issuers, now).is_ok())
     }
 
     /// Checks a node's certificate for the node that it called, and returns the name of the calling

@@ -15,7 +15,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::TlsConfigError;
 use super::config::WorkerTlsConfigs;
-use crate::identity::{PeerIdentity, PeerRefusal, Trust};
+use crate::identity::{PeerIdentity, PeerRefusal, RefusalReason, Trust};
 use crate::quic::RefusalStats;
 use crate::zero_rtt::{Provision, WorkerSessions};
 
@@ -144,12 +144,12 @@ impl MtlsAcceptor {
             Ok((_, peer)) => peer
                 .admit_peer(SystemTime::now())
                 .err()
-                .map(|refusal| refusal.to_string()),
-            Err((error, _)) => Some(error.to_string()),
+                .map(|refusal| ((&refusal).into(), refusal.to_string())),
+            Err((error, _)) => Some((RefusalReason::Handshake, error.to_string())),
         };
-        why.into_iter().for_each(|why| {
+        why.into_iter().for_each(|(reason, why)| {
             self.refusals
-                .send_modify(|refused| refused.record(from, &why))
+                .send_modify(|refused| refused.record(&from, reason, &why))
         });
         match accepted {
             Ok(accepted) => Ok(accepted),

@@ -10,6 +10,7 @@ use http_body::Body;
 use super::server::{CallServer, ServedCall};
 use super::server_connection::{HANDSHAKE_TIMEOUT, HANDSHAKE_TIMEOUT_TEXT, ServerConnection};
 use crate::BoxError;
+use crate::identity::RefusalReason;
 
 impl<H, F, B> CallServer<H>
 where
@@ -31,14 +32,23 @@ where
         let from = incoming.remote_address();
         let mut connecting = match incoming.accept() {
             Ok(connecting) => connecting,
-            Err(error) => return self.note_refusal(from, &error),
+            Err(error) => {
+                let reason = RefusalReason::of_connection(&error);
+                return self.note_refusal(from, reason, &error);
+            }
         };
         // A ClientHello may take two packets. Before it is complete the peer's transport parameters
         // are unknown, and a stream that is opened then would never be woken.
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, connecting.handshake_data()).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => return self.note_refusal(from, &error),
-            Err(_) => return self.note_refusal(from, &HANDSHAKE_TIMEOUT_TEXT),
+            Ok(Err(error)) => {
+                let reason = RefusalReason::of_connection(&error);
+                return self.note_refusal(from, reason, &error);
+            }
+            Err(_) => {
+                let why = &HANDSHAKE_TIMEOUT_TEXT;
+                return self.note_refusal(from, RefusalReason::Timeout, why);
+            }
         }
         let (connection, complete) = match connecting.into_0rtt() {
             Ok((connection, complete)) => (connection, complete),

@@ -1,6 +1,8 @@
 //! The worker's side: accepts connections, and passes each stream to a handler.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -21,7 +23,7 @@ use super::frame::{RequestOpening, ResponseOpening, UNKNOWN_LENGTH};
 use super::http_heads;
 use super::stream_body::{StreamBody, StreamBodyError};
 use crate::BoxError;
-use crate::identity::{PeerIdentity, PeerRefusal, Trust};
+use crate::identity::{PeerIdentity, PeerRefusal, RefusalReason, Trust};
 
 /// A call that a worker received.
 #[derive(Debug)]
@@ -56,16 +58,18 @@ pub struct CallServer<H> {
 pub struct RefusalStats {
     /// Number of refused peers.
     pub count: u64,
+    /// Numbers by reason, whose sum is the count.
+    pub by_reason: BTreeMap<&'static str, u64>,
     /// Address of the last one, and the reason.
     pub last: String,
 }
 
 impl RefusalStats {
-    pub(crate) fn record(&mut self, from: SocketAddr, why: &dyn std::fmt::Display) {
-        *self = Self {
-            count: self.count + 1,
-            last: format!("{from}: {why}"),
-        };
+    /// Counts a refused peer.
+    pub fn record(&mut self, from: &dyn Display, reason: RefusalReason, why: &dyn Display) {
+        self.count += 1;
+        *self.by_reason.entry(reason.name()).or_default() += 1;
+        self.last = format!("{from}: {why}");
     }
 }
 
@@ -86,20 +90,29 @@ where
 {
     /// Creates a server for callers that `trust` admits.
     pub fn new(trust: Trust, handler: H) -> Rc<Self> {
-        let (trust, changes) = (
-            RefCell::new(trust),
-            watch::Sender::new(ServingStage::Serving(0)),
-        );
-        let (room, refused) = (ConnectionLimit::default(), watch::Sender::default());
-        Rc::new(Self {
-            trust,
+        Rc::new(Self::create(trust, watch::Sender::default(), handler))
+    }
+
+    fn create(trust: Trust, refusals: watch::Sender<RefusalStats>, handler: H) -> Self {
+        Self {
+            trust: RefCell::new(trust),
             handler,
-            changes,
+            changes: watch::Sender::new(ServingStage::Serving(0)),
             open_calls: Cell::new(0),
             call_ended: Notify::new(),
-            limit: room,
-            refusals: refused,
-        })
+            limit: ConnectionLimit::default(),
+            refusals,
+        }
+    }
+
+    /// Creates a server that counts refused peers in `refusals`, which several servers may share.
+    #[must_use]
+    pub fn with_refusals(
+        trust: Trust,
+        refusals: watch::Sender<RefusalStats>,
+        handler: H,
+    ) -> Rc<Self> {
+        Rc::new(Self::create(trust, refusals, handler))
     }
 
     /// Limits the number of connections from now on. Callers above it are refused and go elsewhere.
@@ -113,7 +126,8 @@ where
         self.refusals.subscribe()
     }
 
-    /// Replaces the trust. Connections of peers that are not admitted any more are closed.
+    /// Replaces the trust. Connections of peers that are not admitted any more, or whose root is not
+    /// accepted any more, are closed.
     pub fn set_trust(&self, trust: Trust) {
         *self.trust.borrow_mut() = trust;
         self.changes.send_modify(|stage| {
@@ -139,9 +153,9 @@ where
     }
 
     /// Counts a failed handshake or a refused peer.
-    pub(super) fn note_refusal(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
+    pub(super) fn note_refusal(&self, from: SocketAddr, reason: RefusalReason, why: &dyn Display) {
         self.refusals
-            .send_modify(|refused| refused.record(from, why));
+            .send_modify(|refused| refused.record(&from, reason, why));
     }
 
     /// Checks the peer's certificate: a session may be older than a revocation.
@@ -153,6 +167,14 @@ where
             .borrow()
             .admit_peer(&peer_certificates(connection), SystemTime::now())
             .map(Arc::new)
+    }
+
+    /// Checks the peer of an open connection again: the roots may be others.
+    pub(super) fn readmit_peer(&self, connection: &Connection) -> Result<(), PeerRefusal> {
+        self.trust
+            .borrow()
+            .readmit_peer(&peer_certificates(connection), SystemTime::now())
+            .map(drop)
     }
 
     /// Serves one call, from the opening of its stream to its end.

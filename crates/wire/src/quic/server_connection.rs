@@ -15,7 +15,7 @@ use super::close_code;
 use super::config::IDLE_TIMEOUT;
 use super::server::{CallServer, ServedCall};
 use crate::BoxError;
-use crate::identity::{PeerIdentity, PeerRefusal};
+use crate::identity::{PeerIdentity, PeerRefusal, RefusalReason};
 
 /// Time that a caller has to prove its identity. Meanwhile it holds a permit.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -114,16 +114,16 @@ where
         let mut changes = self.server.changes.subscribe();
         let mut end = std::pin::pin!(tokio::time::sleep(until_next()));
         loop {
-            tokio::select! {
+            let checked = tokio::select! {
                 biased;
-                _ = changes.changed() => {}
-                () = end.as_mut() => {}
+                _ = changes.changed() => self.server.readmit_peer(&self.connection),
+                () = end.as_mut() => self.server.admit_peer(&self.connection).map(drop),
                 stream = self.connection.accept_bi() => {
                     self.spawn_call(stream.ok()?, &peer, false);
                     continue;
                 }
-            }
-            if let Err(refusal) = self.server.admit_peer(&self.connection) {
+            };
+            if let Err(refusal) = checked {
                 return Some(refusal);
             }
             end.as_mut()
@@ -141,8 +141,8 @@ where
         loop {
             tokio::select! {
                 biased;
-                _ = changes.changed() => match self.server.admit_peer(&self.connection) {
-                    Ok(_) | Err(PeerRefusal::Expired(_)) => {}
+                _ = changes.changed() => match self.server.readmit_peer(&self.connection) {
+                    Ok(()) | Err(PeerRefusal::Expired(_)) => {}
                     Err(worse) => return self.close_refused(&worse),
                 },
                 _ = idle_check.tick() => if Rc::strong_count(&self.call_tokens) == 1 { return self.close_refused(&refusal) },
@@ -177,8 +177,9 @@ where
     }
 
     fn handshake_timed_out<T>(&self) -> Option<T> {
+        let from = self.connection.remote_address();
         self.server
-            .note_refusal(self.connection.remote_address(), &HANDSHAKE_TIMEOUT_TEXT);
+            .note_refusal(from, RefusalReason::Timeout, &HANDSHAKE_TIMEOUT_TEXT);
         let code = if self.has_seen_calls {
             close_code::EXCLUDED
         } else {
@@ -200,8 +201,11 @@ where
             _ => false,
         };
         if !left {
-            self.server
-                .note_refusal(self.connection.remote_address(), error);
+            let (from, reason) = (
+                self.connection.remote_address(),
+                RefusalReason::of_connection(error),
+            );
+            self.server.note_refusal(from, reason, error);
         }
         None
     }
@@ -209,8 +213,8 @@ where
     /// Closes the connection with a code that tells whether calls were started. Calls that did not
     /// run may go elsewhere.
     fn close_refused(&self, refusal: &PeerRefusal) {
-        self.server
-            .note_refusal(self.connection.remote_address(), refusal);
+        let from = self.connection.remote_address();
+        self.server.note_refusal(from, refusal.into(), refusal);
         let code = if self.has_seen_calls {
             close_code::EXCLUDED
         } else {

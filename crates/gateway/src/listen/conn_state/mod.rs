@@ -61,6 +61,8 @@ pub(crate) struct ConnState {
     /// Tick plus one at which reading was paused; 0: reading.
     read_paused: AtomicU32,
     end_flags: AtomicU8,
+    /// Another node follows the state of this one. Such a connection lasts as long as the thread.
+    is_service: AtomicBool,
     /// Says whether the client may still be sending a request that was answered.
     pub(crate) unread_input: UnreadInput,
     waker: OnceLock<Waker>,
@@ -87,6 +89,7 @@ impl ConnState {
             request_is_complete: AtomicBool::new(false),
             read_paused: AtomicU32::new(0),
             end_flags: AtomicU8::new(0),
+            is_service: AtomicBool::new(false),
             unread_input: UnreadInput::default(),
             waker: OnceLock::new(),
         })
@@ -288,6 +291,17 @@ impl ConnState {
         } else {
             self.drain_connection();
         }
+    }
+
+    /// Sets whether the connection serves the state of this node to another one.
+    pub(super) fn set_service(&self, is_service: bool) {
+        self.is_service.store(is_service, Ordering::Relaxed);
+    }
+
+    /// Returns whether the connection serves the state of this node to another one. It is not drained:
+    /// without answers to its pings, the other node would take this one for dead, and cut open calls.
+    pub(super) fn is_service(&self) -> bool {
+        self.is_service.load(Ordering::Relaxed)
     }
 
     fn has_end_flag(&self, flag: u8) -> bool {

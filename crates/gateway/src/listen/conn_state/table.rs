@@ -60,7 +60,7 @@ impl ConnTable {
         let states = self.states.borrow();
         states
             .iter()
-            .filter(|state| !state.is_draining())
+            .filter(|state| !state.is_draining() && !state.is_service())
             .for_each(|state| state.drain_because(cause, now));
     }
 }

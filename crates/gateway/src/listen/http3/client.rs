@@ -1,6 +1,7 @@
 //! Client of an HTTP/3 connection, as its requests see it.
 
 use std::cell::Cell;
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,6 +40,7 @@ impl Http3Client {
             state: state.clone(),
             alt_svc: None,
             reset_budget: reset_budget.into(),
+            service: RefCell::default(),
         };
         Self {
             worker: worker.clone(),

@@ -1,0 +1,18 @@
+//! Several nodes, each a real `nearpath node` on a machine of its own, and faults between them.
+//!
+//! Each test of a protection has a control: a run without the protection, which must fail.
+
+mod bodies;
+mod certificates;
+mod executions;
+mod functions;
+mod kills;
+mod limits;
+mod links;
+mod load;
+mod machines;
+mod older_release;
+mod refusals;
+mod restarts;
+mod scripted_peer;
+mod source_away;
