@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use super::node_calls::NodeCallTotals;
 use super::quic_totals::QuicTotals;
 use crate::function::RefusalCounts;
 
@@ -27,6 +28,8 @@ pub(crate) struct GatewayTotals {
     pub spooled_bytes: Arc<AtomicU64>,
     /// Calls over QUIC.
     pub quic: QuicTotals,
+    /// Calls from other nodes.
+    pub node_calls: NodeCallTotals,
     /// Counters of HTTP/3.
     pub http3: Http3Counts,
 }

@@ -1,5 +1,6 @@
 //! Calls between nodes, each with its own gateway.
 
+mod counters;
 mod fixture;
 mod permission;
 
