@@ -5,6 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::status::{InstanceStatus, LogLine, UsageStatus};
 
+/// Path below which a node reports its status to others (`contract/node.md`).
+pub const NODE_STATUS_PATH: &str = "/node/v1/status";
+/// Path of a node's logs for others.
+pub const NODE_LOGS_PATH: &str = "/node/v1/logs";
+
 /// State of a node, as another one sees it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
