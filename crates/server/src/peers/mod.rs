@@ -2,7 +2,9 @@
 //! gateway, and the report of this node's functions.
 
 mod dialer;
+mod directory;
 mod local_load;
+mod node_rows;
 mod port;
 mod routes;
 
@@ -11,7 +13,7 @@ use std::sync::Arc;
 use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_gateway::Gateway;
 use nearpath_internode::{
-    LocalState, NodeFacts, PeerLinks, PeerStates, StateServer, random_incarnation,
+    LocalState, NodeFacts, PeerClient, PeerLinks, PeerStates, StateServer, random_incarnation,
 };
 use nearpath_node::Node;
 use nearpath_types::{NodeAddresses, NodeName};
@@ -21,6 +23,7 @@ use tokio::sync::watch;
 
 use dialer::TlsDialer;
 
+pub(crate) use directory::NodeDirectory;
 pub(crate) use port::PeerPort;
 pub(crate) use routes::RouteForwarder;
 
@@ -65,6 +68,12 @@ impl PeerService {
     /// Returns the service for requests of other nodes.
     pub(crate) fn state_server(&self) -> StateServer {
         StateServer::new(self.state.subscribe())
+    }
+
+    /// Returns a client for queries of the other nodes.
+    pub(crate) fn client(&self) -> PeerClient {
+        let dialer = Arc::new(TlsDialer::new(self.tls.clone()));
+        PeerClient::new(dialer, self.watch_peers())
     }
 
     /// Returns the states of the other nodes as they change.
