@@ -67,6 +67,7 @@ pub(super) fn show(query: StatusQuery, args: &StatusArgs) -> CommandResult {
         return Err(CommandError::new(ExitStatus::NotFound, text));
     }
     match args.json {
+        true if missing.is_empty() => output::print_json(&report)?,
         true => output::print_json(&rows_with_missing(&report, &missing))?,
         false => output::print(&build_table(&report).render())?,
     }

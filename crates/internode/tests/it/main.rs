@@ -4,6 +4,7 @@
 mod faults;
 mod fixture;
 mod node_list;
+mod query;
 mod server;
 mod state;
 mod vectors;
