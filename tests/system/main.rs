@@ -40,6 +40,7 @@ mod scale;
 mod sdk;
 mod security;
 mod sensors;
+mod several_nodes;
 mod share_dir;
 mod shm;
 mod slow_clients;

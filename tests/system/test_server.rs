@@ -75,6 +75,14 @@ impl TestServer {
         server
     }
 
+    /// Starts `nearpath node` with these options, and waits until it is ready.
+    pub(crate) async fn start_member(data_dir: &Path, options: &[&str]) -> Self {
+        let command = Command::new(program("nearpath"));
+        let mut server = Self::spawn_as("node", command, data_dir, options);
+        server.wait_ready().await;
+        server
+    }
+
     /// Starts `nearpath up`, perhaps through another program, and does not wait.
     pub(crate) fn spawn_with(command: Command, data_dir: &Path, options: &[&str]) -> Self {
         Self::spawn_as("up", command, data_dir, options)

@@ -18,6 +18,7 @@ mod responder;
 mod revocations;
 mod server_certificate;
 mod thread;
+mod trust_domain;
 mod types;
 
 pub use authority::{Authority, IssueError};

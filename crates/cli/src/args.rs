@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     BackupArgs, CaCommand, CompletionArgs, DeployArgs, DescribeArgs, InvokeArgs, LogsArgs, LsArgs,
-    PoolCommand, RestoreArgs, RmArgs, ScaleArgs, StatusCommand, VersionArgs,
+    NodesArgs, PoolCommand, RestoreArgs, RmArgs, ScaleArgs, StatusCommand, VersionArgs,
 };
 use crate::doctor::DoctorArgs;
 use crate::rendezvous::RendezvousArgs;
@@ -34,6 +34,8 @@ pub enum Command {
     /// List functions
     #[command(visible_alias = "list")]
     Ls(LsArgs),
+    /// Show all nodes, with their states and sources
+    Nodes(NodesArgs),
     /// Show the configuration, state and instances of a function
     Describe(DescribeArgs),
     /// Call a function: the body from -d or standard input, the response to standard output

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use nearpath_types::{FunctionId, NodeName, StatusSource};
@@ -15,6 +15,7 @@ use crate::fleet::Fleet;
 use crate::model::{
     CommandOutcome, CommandRefusal, ControllerCommand, ControllerModel, DeclaredState,
 };
+use crate::peers::PeerNodes;
 use crate::store::{ControllerStore, DataDir, StoreOpenError};
 use crate::store_writer::{
     CommandRequest, ControllerError, DatabaseCopy, PublishedState, StoreRequest, StoreWriter,
@@ -32,6 +33,8 @@ pub struct ControllerConfig {
     /// Folder that declares the state ([`Controller::apply_declared`]); changes through the API
     /// are refused then.
     pub declared_in: Option<PathBuf>,
+    /// Name of this node among others; `None`: it is the only one.
+    pub node_name: Option<NodeName>,
 }
 
 impl ControllerConfig {
@@ -42,6 +45,7 @@ impl ControllerConfig {
             auth: AuthMode::Generated,
             version: BuildVersion::default(),
             declared_in: None,
+            node_name: None,
         }
     }
 }
@@ -85,6 +89,9 @@ pub(crate) struct ControllerState {
     pub(crate) logins: Arc<AdminLogins>,
     pub(crate) version: BuildVersion,
     declared_in: Option<PathBuf>,
+    node_name: Option<NodeName>,
+    /// Unset: this node knows no others.
+    peers: OnceLock<Arc<dyn PeerNodes>>,
     published: Arc<PublishedState>,
     store_thread: Mutex<Option<StoreThread>>,
 }
@@ -243,6 +250,11 @@ impl Controller {
         }
     }
 
+    /// Adds the other nodes, which queries ask from now on; only the first call counts.
+    pub fn attach_peers(&self, peers: Arc<dyn PeerNodes>) {
+        let _ = self.inner.peers.set(peers);
+    }
+
     /// Model as of the last commit.
     pub fn model(&self) -> Arc<ControllerModel> {
         self.inner.published.model()
@@ -300,9 +312,27 @@ impl ControllerState {
             logins: Arc::new(AdminLogins::new(credentials)),
             version: config.version,
             declared_in: config.declared_in,
+            node_name: config.node_name,
+            peers: OnceLock::new(),
             published,
             store_thread: work,
         })
+    }
+
+    /// Returns the name of this node among others.
+    pub(crate) fn node_name(&self) -> Option<&NodeName> {
+        self.node_name.as_ref()
+    }
+
+    /// Returns the other nodes.
+    pub(crate) fn peers(&self) -> Option<&Arc<dyn PeerNodes>> {
+        self.peers.get()
+    }
+
+    /// Returns the nodes to which queries go.
+    pub(crate) fn queried_peers(&self) -> Vec<NodeName> {
+        let peers = self.peers.get();
+        peers.map(|peers| peers.queried_peers()).unwrap_or_default()
     }
 
     fn send_command(

@@ -19,7 +19,9 @@ mod controller;
 pub mod credentials;
 mod fleet;
 mod login_limit;
+mod merge;
 pub mod model;
+mod peers;
 pub mod store;
 pub mod store_writer;
 
@@ -31,5 +33,6 @@ pub use model::{
     CommandOutcome, ControllerCommand, ControllerModel, DeclaredFunction, DeclaredState,
     FolderDigest, SecretId, SecretValue,
 };
+pub use peers::{PeerLineStream, PeerNodes};
 pub use store::{DataDir, StoreError, StoreOpenError};
 pub use store_writer::ControllerError;

@@ -21,6 +21,7 @@ use tokio::sync::watch;
 
 use crate::context::WorkerContext;
 use crate::deliver::ResponseContent;
+pub use crate::function::RemotePath;
 use crate::function::{FunctionEntry, RoutingTable};
 use crate::pipeline;
 use crate::record::ClientProtocol;
@@ -92,11 +93,16 @@ impl FunctionTable {
         self.0.functions().into_iter().map(FunctionHandle).collect()
     }
 
-    /// Returns the completed requests for a function since it was first published. Calls past the
-    /// gateway are not included.
+    /// Returns the completed requests for a function since it was first published. Requests from other
+    /// nodes and calls past the gateway are not included.
     pub fn invocations(&self, id: &FunctionId) -> u64 {
         let function = self.0.get(id);
-        function.map_or(0, |function| function.tally.ended_count())
+        function.map_or(0, |function| function.tally.received().ended_count())
+    }
+
+    /// Returns the path of each function to each other node that may be called for it.
+    pub fn remote_paths(&self) -> Vec<RemotePath> {
+        self.0.remote_paths()
     }
 
     /// Returns the requests for a function since it was first published that had a status below 400.

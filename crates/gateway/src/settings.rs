@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nearpath_types::NodeName;
 use nearpath_wire::server::HttpLimits;
 
 /// Settings of the gateway. The defaults suit most deployments.
@@ -10,6 +11,8 @@ use nearpath_wire::server::HttpLimits;
 pub struct GatewaySettings {
     /// Name in `X-Served-By`. Names that are not visible ASCII are replaced by `nearpath`.
     pub name: String,
+    /// Name of this node among others, for ids of instances in texts; `None`: it is the only one.
+    pub node: Option<NodeName>,
     /// Limits of request heads and of HTTP/2.
     pub limits: HttpLimits,
     /// Maximum connections of one listener, over all threads. Further ones wait in the kernel's
@@ -53,6 +56,7 @@ impl Default for GatewaySettings {
         let seconds = Duration::from_secs;
         Self {
             name: "nearpath".into(),
+            node: None,
             limits: HttpLimits::default(),
             max_connections: 16_384,
             header_timeout: seconds(10),

@@ -3,7 +3,7 @@
 //! The protocol is `contract/node.md`, the reasons are in [decision
 //! 101](../../../docs/adr/0101-a-call-to-another-node-goes-to-its-gateway.md). A node serves its
 //! [`LocalState`] with a [`StateServer`], and follows other nodes with [`PeerLinks`].
-//! [`merge_routes`] adds their functions to the own snapshot. Connections with certificates come
+//! [`merge_routes`] adds their functions to the own snapshot. A [`PeerClient`] sends queries to them. Connections with certificates come
 //! from a [`NodeDialer`], so this crate knows no TLS.
 #![forbid(unsafe_code)]
 
@@ -19,6 +19,9 @@ mod server;
 
 pub use local_state::{LocalState, NodeFacts};
 pub use peer_states::{PeerAvailability, PeerStates, PeerStatus};
-pub use peers::{DialedStream, NodeDialError, NodeDialer, PeerLinks, random_incarnation};
+pub use peers::{
+    DialedStream, NodeDialError, NodeDialer, PeerClient, PeerLines, PeerLinks, QUERY_TIMEOUT,
+    QueryError, random_incarnation,
+};
 pub use routes::{MergedRoutes, merge_routes};
 pub use server::{MAX_PEER_SUBSCRIBERS, MAX_SUBSCRIBERS, StateServer};

@@ -138,6 +138,7 @@ fn edge_entry(domain: &str, counted: EdgeCounters) -> Option<EdgeStatus> {
     } = counted;
     let (chain, namespace) = split_domain(domain);
     Some(EdgeStatus {
+        node: None,
         chain,
         namespace,
         caller: function_name(caller.as_ref()),
@@ -180,6 +181,7 @@ fn memory_entry(domain: &str, held: PoolUsage) -> MemoryStatus {
         max_held_bytes: held.max_bytes,
     };
     MemoryStatus {
+        node: None,
         chain,
         namespace,
         size_bytes: held.total_bytes,

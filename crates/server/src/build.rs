@@ -23,6 +23,7 @@ pub(crate) fn gateway(
 ) -> Result<Gateway, StartError> {
     let gateway_settings = GatewaySettings {
         spool_dir: Some(settings.data_dir.join("spool")),
+        node: settings.member_name().cloned(),
         ..settings.gateway.clone()
     };
     let gateway = Gateway::new(gateway_settings, control, registry);
@@ -97,6 +98,7 @@ pub(crate) fn issuer_settings(
     };
     IssuerSettings {
         node: node.to_owned(),
+        member_name: settings.member_name().cloned(),
         gateway_ip: gateway_ip.into(),
         lifetime: settings.certificate_lifetime,
     }
@@ -127,6 +129,7 @@ pub(crate) fn controller_config(
 ) -> nearpath_controller::ControllerConfig {
     nearpath_controller::ControllerConfig {
         auth: settings.auth.clone(),
+        node_name: settings.member_name().cloned(),
         declared_in: settings.source.as_ref().map(|source| source.folder.clone()),
         ..nearpath_controller::ControllerConfig::new(&settings.data_dir)
     }

@@ -31,7 +31,7 @@ pub(crate) struct ControlHandle {
     /// Functions woken since the store was released to a successor; `None` while the store is open.
     woken_after_release: Mutex<Option<BTreeSet<FunctionId>>>,
     /// Service for other nodes; unset: this node knows no others.
-    peers: OnceLock<StateServer>,
+    peers: OnceLock<PeerServer>,
     /// The machine's network namespace, which gateway threads leave.
     machine_netns: Option<File>,
     runtime: Handle,
@@ -63,8 +63,8 @@ impl ControlHandle {
     }
 
     /// Attaches the service for other nodes; only the first call counts.
-    pub(crate) fn attach_peers(&self, peers: StateServer) {
-        let _ = self.peers.set(peers);
+    pub(crate) fn attach_peers(&self, states: StateServer, queries: ApiRouter) {
+        let _ = self.peers.set(PeerServer { states, queries });
     }
 
     /// Closes the store and unlocks the data directory for a successor, while calls continue.
@@ -166,7 +166,7 @@ impl GatewayControl for ControlHandle {
             return Box::pin(std::future::ready(draining_response()));
         };
         let (node, runtime) = (node.clone(), self.runtime.clone());
-        // On the runtime: its state streams have tasks there.
+        // On the runtime: its state streams have tasks there, and queries must not delay calls.
         let response = runtime.spawn(async move { peers.respond(&node, request).await });
         Box::pin(async move { response.await.unwrap_or_else(|_| draining_response()) })
     }
@@ -193,6 +193,30 @@ impl GatewayControl for ControlHandle {
 
     fn inner_listeners(&self) -> Option<mpsc::UnboundedReceiver<InnerListener>> {
         self.node.get().map(|node| node.inner_listeners())
+    }
+}
+
+/// Service for other nodes.
+#[derive(Clone)]
+struct PeerServer {
+    states: StateServer,
+    /// Queries about this node.
+    queries: ApiRouter,
+}
+
+impl PeerServer {
+    async fn respond(
+        self,
+        node: &NodeName,
+        request: Request<nearpath_wire::Body>,
+    ) -> Response<nearpath_wire::Body> {
+        if StateServer::has_path(request.uri().path()) {
+            return self.states.respond(node, request).await;
+        }
+        match self.queries.oneshot(request).await {
+            Ok(response) => response.map(nearpath_wire::Body::boxed),
+            Err(never) => match never {},
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod handover;
 mod identity;
 mod isolation;
 mod listeners;
+mod local_status;
 mod network;
 mod peers;
 mod resources;

@@ -16,7 +16,7 @@ use nearpath_gateway::invoke::FunctionTable;
 use nearpath_kernel::cgroup::{CgroupController, NodeCgroups};
 use nearpath_kernel::sandbox::IsolationLevel;
 use nearpath_node::{CallCounter, IdentityService, Node, RunLock, SettleHook};
-use nearpath_source::SourceHandle;
+use nearpath_source::{SourceHandle, SourceSettings};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
@@ -27,8 +27,9 @@ use crate::error::StartError;
 use crate::fleet::LocalFleet;
 use crate::handover::{InheritedSockets, OldProcess, SuccessorListener, wait_ready};
 use crate::identity::NodeIssuer;
+use crate::local_status::LocalStatus;
 use crate::network::Network;
-use crate::peers::{PeerPort, PeerService, RouteForwarder, RoutePeers};
+use crate::peers::{NodeDirectory, PeerPort, PeerService, RouteForwarder, RoutePeers};
 use crate::resources::{self, Resources};
 use crate::settings::{ServerSettings, available_cores};
 use crate::{build, isolation, source_metrics};
@@ -159,15 +160,21 @@ impl Server {
             published,
         };
         tokio::spawn(forwarder.run());
+        let status = LocalStatus {
+            node: node.clone(),
+            functions: gateway.functions(),
+        };
         let config = build::controller_config(settings);
         let controller =
-            Controller::open_claimed(data_dir, config, Arc::new(fleet), node.clone()).await;
+            Controller::open_claimed(data_dir, config, Arc::new(fleet), Arc::new(status)).await;
         let controller = controller.map_err(StartError::component("controller"))?;
         control.attach(controller.clone(), node.clone());
-        let source = settings.source.clone();
-        let source = source.map(|source| SourceHandle::start(source, controller.clone()));
+        let source = settings
+            .source
+            .as_ref()
+            .map(|settings| start_source(settings, &controller, peers.as_ref()));
         if let Some((peers, source)) = peers.as_ref().zip(source.as_ref()) {
-            control.attach_peers(peers.state_server());
+            control.attach_peers(peers.state_server(), controller.build_node_router());
             peers.start(source.watch_nodes(), (&node, &gateway), &registry);
         }
         if let Some(source) = &source {
@@ -289,6 +296,18 @@ async fn start_node(
     };
     let node = Node::start(config, registry).await;
     Ok(Arc::new(node.map_err(StartError::component("node"))?))
+}
+
+/// Starts the source, and gives the controller the nodes of its list.
+fn start_source(
+    settings: &SourceSettings,
+    controller: &Controller,
+    peers: Option<&PeerService>,
+) -> SourceHandle {
+    let source = SourceHandle::start(settings.clone(), controller.clone());
+    let directory = NodeDirectory::new(settings, &source, peers);
+    controller.attach_peers(Arc::new(directory));
+    source
 }
 
 /// The function by which each gateway thread enters its network namespace and its cgroup.

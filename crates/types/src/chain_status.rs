@@ -3,8 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::instance_label::label_instance;
 use crate::status_row::StatusRow;
-use crate::{FunctionId, Namespace};
+use crate::{FunctionId, Namespace, NodeName};
 
 /// Name of the gateway as a caller. Full names of functions contain a dot, so none is equal.
 pub const GATEWAY_NAME: &str = "gateway";
@@ -14,6 +15,9 @@ pub const GATEWAY_NAME: &str = "gateway";
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EdgeStatus {
+    /// Node that counted; none: the only node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// The chain.
     pub chain: String,
     /// Its namespace.
@@ -69,6 +73,9 @@ pub struct LatencyBucket {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryStatus {
+    /// Node with the memory; none: the only node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// The chain.
     pub chain: String,
     /// Its namespace.
@@ -103,10 +110,14 @@ pub struct HolderStatus {
     pub max_held_bytes: u64,
 }
 
-/// Path of a plain call from one instance to another.
+/// Path of a plain call from one instance to another. A call to another node has two paths: to that node,
+/// and inside it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PathStatus {
+    /// Node of the caller; none: the only node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// Chain of the caller, or of the callee if the gateway calls; none: it belongs to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain: Option<String>,
@@ -129,9 +140,25 @@ pub struct PathStatus {
     /// The obstacle as a sentence, or the reason why there is no path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Other node to which `path` leads; none: the call stays on the caller's node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callee_node: Option<String>,
+    /// Path inside that node; none: the node has no ready instance, or did not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inner_path: Option<String>,
+    /// Obstacle of the next nearer path inside that node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inner_obstacle: Option<String>,
+    /// That obstacle as a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inner_reason: Option<String>,
 }
 
 impl StatusRow for EdgeStatus {
+    fn set_node(&mut self, node: &NodeName) {
+        self.node = Some(node.to_string());
+    }
+
     fn is_in_namespace(&self, namespace: &Namespace) -> bool {
         self.namespace == namespace.as_str()
     }
@@ -144,6 +171,10 @@ impl StatusRow for EdgeStatus {
 }
 
 impl StatusRow for MemoryStatus {
+    fn set_node(&mut self, node: &NodeName) {
+        self.node = Some(node.to_string());
+    }
+
     fn is_in_namespace(&self, namespace: &Namespace) -> bool {
         self.namespace == namespace.as_str()
     }
@@ -160,6 +191,15 @@ impl StatusRow for MemoryStatus {
 }
 
 impl StatusRow for PathStatus {
+    fn set_node(&mut self, node: &NodeName) {
+        self.node = Some(node.to_string());
+        // An instance of another node is labelled by that node.
+        let instances = [&mut self.caller_instance, &mut self.callee_instance];
+        for id in instances.into_iter().flatten() {
+            *id = label_instance(Some(node), &*id);
+        }
+    }
+
     /// An edge may begin in one namespace and end in another: its path belongs to both.
     fn is_in_namespace(&self, namespace: &Namespace) -> bool {
         // The gateway is no function: its name has no dot, and would be read as one of the default

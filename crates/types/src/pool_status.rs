@@ -5,13 +5,16 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::status_row::StatusRow;
-use crate::{FunctionId, Namespace};
+use crate::{FunctionId, Namespace, NodeName};
 
 /// Connections of one function, or of a chain that shares them, to one destination. Counters begin
 /// with the node, and outlive instances and settings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolStatus {
+    /// Node with the connections; none: the only node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// `NAME.NAMESPACE` of a function, or `NAMESPACE/CHAIN`.
     pub owner: String,
     /// Its namespace.
@@ -123,6 +126,10 @@ impl PoolStatus {
 }
 
 impl StatusRow for PoolStatus {
+    fn set_node(&mut self, node: &NodeName) {
+        self.node = Some(node.to_string());
+    }
+
     fn is_in_namespace(&self, namespace: &Namespace) -> bool {
         self.namespace == namespace.as_str()
     }

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::desired::Revision;
 use crate::function::FunctionSpec;
 use crate::function_map::FunctionMap;
+use crate::missing_nodes::MissingNode;
 use crate::name::{FunctionId, InstanceId};
+use crate::node_status::NodeFunction;
 use crate::snapshot::InstanceState;
 
 /// OpenFaaS's `FunctionStatus`: the spec as deployed, and the observed state.
@@ -20,10 +22,10 @@ pub struct FunctionStatus {
     /// The rest of the spec; `service` is left out on the wire.
     #[serde(flatten)]
     pub spec: SpecFields,
-    /// Requests answered since nearpath started: the gateway's, and those of other functions
-    /// through shared memory.
+    /// Calls answered since nearpath started: those at the gateway, and those of other functions
+    /// through shared memory. Each call counts once, at the node that the caller has called.
     pub invocation_count: f64,
-    /// Replicas wanted.
+    /// Replicas wanted, on all nodes.
     pub replicas: u64,
     /// Replicas ready.
     pub available_replicas: u64,
@@ -46,6 +48,12 @@ pub struct FunctionStatus {
     /// Entry per instance (nearpath's addition).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<InstanceStatus>,
+    /// Entry per node that answered, where there are several (nearpath's addition).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<NodeFunction>,
+    /// Nodes that did not answer (nearpath's addition).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing_nodes: Vec<MissingNode>,
 }
 
 /// The fields of a spec that a status repeats.
@@ -106,10 +114,10 @@ pub struct UsageStatus {
 }
 
 /// Instance, as `describe` shows it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceStatus {
-    /// Its id.
+    /// Its id: `NODE/iX`, or `iX` on the only node.
     pub id: String,
     /// `starting`, `ready` or `draining`.
     pub state: String,

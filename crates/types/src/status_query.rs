@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::NodeName;
 use crate::chain_status::{EdgeStatus, MemoryStatus, PathStatus};
 use crate::pool_status::PoolStatus;
 use crate::status_row::StatusRow;
@@ -83,6 +84,27 @@ impl StatusReport {
         }
     }
 
+    /// Sets the node of all rows.
+    pub fn set_node(&mut self, node: &NodeName) {
+        match self {
+            Self::Edges(rows) => rows.iter_mut().for_each(|row| row.set_node(node)),
+            Self::Memory(rows) => rows.iter_mut().for_each(|row| row.set_node(node)),
+            Self::Paths(rows) => rows.iter_mut().for_each(|row| row.set_node(node)),
+            Self::Pool(rows) => rows.iter_mut().for_each(|row| row.set_node(node)),
+        }
+    }
+
+    /// Adds the rows of another report of the same query; those of another query are dropped.
+    pub fn append(&mut self, other: Self) {
+        match (self, other) {
+            (Self::Edges(rows), Self::Edges(more)) => rows.extend(more),
+            (Self::Memory(rows), Self::Memory(more)) => rows.extend(more),
+            (Self::Paths(rows), Self::Paths(more)) => rows.extend(more),
+            (Self::Pool(rows), Self::Pool(more)) => rows.extend(more),
+            _ => {}
+        }
+    }
+
     /// Returns whether there is no row.
     pub fn is_empty(&self) -> bool {
         match self {
@@ -121,6 +143,34 @@ mod tests {
                 .read(serde_json::to_value(&report).unwrap())
                 .is_err()
         );
+    }
+
+    #[test]
+    fn rows_of_several_nodes_name_them() {
+        let path = |id: &str| {
+            StatusReport::Paths(vec![PathStatus {
+                callee_instance: Some(id.to_owned()),
+                ..PathStatus::default()
+            }])
+        };
+        let (mut a, mut b) = (path("i1"), path("i1"));
+        a.set_node(&"a".parse().unwrap());
+        b.set_node(&"b".parse().unwrap());
+        a.append(b);
+        a.append(StatusReport::Pool(vec![PoolStatus::default()]));
+        let StatusReport::Paths(rows) = a else {
+            panic!("another report")
+        };
+        let labels: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                (
+                    row.node.as_deref().unwrap(),
+                    row.callee_instance.as_deref().unwrap(),
+                )
+            })
+            .collect();
+        assert_eq!(labels, [("a", "a/i1"), ("b", "b/i1")]);
     }
 
     #[test]

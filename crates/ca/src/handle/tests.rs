@@ -20,6 +20,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 fn settings() -> IssuerSettings {
     IssuerSettings {
         node: "a".to_owned(),
+        member_name: None,
         gateway_ip: [127, 0, 0, 1].into(),
         lifetime: Duration::from_secs(24 * 3600),
     }

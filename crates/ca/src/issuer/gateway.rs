@@ -8,8 +8,9 @@ use nearpath_wire::identity::Trust;
 use nearpath_wire::quic::CallerConfig;
 use nearpath_wire::zero_rtt::CallerSessions;
 
-use super::{BoxError, TRUST_DOMAIN, TimePoint, sign};
+use super::{BoxError, TimePoint, sign};
 use crate::authority::Authority;
+use crate::trust_domain::trust_domain;
 use crate::types::IssuerSettings;
 
 /// The gateway as a caller, with its sessions to instances.
@@ -34,9 +35,10 @@ impl GatewayIdentity {
         settings: &IssuerSettings,
         now: TimePoint,
     ) -> Result<Self, BoxError> {
+        let domain = trust_domain(settings);
         let (id, name) = (
-            SpiffeId::for_gateway(TRUST_DOMAIN, &settings.node),
-            format!("gateway.{TRUST_DOMAIN}"),
+            SpiffeId::for_gateway(&domain, &settings.node),
+            format!("gateway.{domain}"),
         );
         let credentials = sign(authority, id, name, now, settings.lifetime)?;
         let sessions = Arc::new(CallerSessions::default());

@@ -20,13 +20,11 @@ use tokio::sync::{mpsc, watch};
 use crate::authority::Authority;
 use crate::renewal_queue::{RenewalQueue, renewal_time};
 use crate::revocations::Revocations;
+use crate::trust_domain::trust_domain;
 use crate::types::{InstanceIdentity, IssuerSettings};
 use gateway::{GatewayIdentity, PendingGateway};
 use renewal::RenewalTarget;
 
-/// Trust domain of a process that is an installation of its own: no other process has its
-/// authority's key.
-const TRUST_DOMAIN: &str = "up.nearpath";
 /// Lifetime of the authority's certificate: longer than any process runs, so that it needs no
 /// renewal.
 const AUTHORITY_LIFETIME: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
@@ -60,6 +58,7 @@ pub(crate) type WorkerSetup = (Arc<config::WorkerConfig>, Arc<WorkerSessions>);
 pub(crate) struct Issuer {
     authority: Authority,
     trust: Trust,
+    trust_domain: String,
     settings: IssuerSettings,
     gateway: GatewayIdentity,
     /// The gateway's next identity while its sessions are being minted.
@@ -92,8 +91,9 @@ impl Issuer {
         settings: IssuerSettings,
         now: TimePoint,
     ) -> Result<(Self, watch::Receiver<CallerConfig>), BoxError> {
-        let authority = Authority::new(TRUST_DOMAIN, now.wall, AUTHORITY_LIFETIME)?;
-        let trust = Trust::new(TRUST_DOMAIN, &[authority.certificate().clone()])?;
+        let domain = trust_domain(&settings);
+        let authority = Authority::new(&domain, now.wall, AUTHORITY_LIFETIME)?;
+        let trust = Trust::new(&domain, &[authority.certificate().clone()])?;
         let gateway = GatewayIdentity::new(&authority, &trust, &settings, now)?;
         let (caller, updates) = watch::channel(gateway.caller.clone());
         let mut renewals = RenewalQueue::default();
@@ -104,6 +104,7 @@ impl Issuer {
         let issuer = Self {
             authority,
             trust,
+            trust_domain: domain,
             settings,
             gateway,
             pending_gateway: None,
@@ -159,11 +160,12 @@ impl Issuer {
         id: InstanceId,
         now: TimePoint,
     ) -> Result<Credentials, BoxError> {
-        let spiffe_id = SpiffeId::for_instance(TRUST_DOMAIN, function.clone(), id);
+        let domain = &self.trust_domain;
+        let spiffe_id = SpiffeId::for_instance(domain, function.clone(), id);
         sign(
             &self.authority,
             spiffe_id,
-            format!("{id}.{TRUST_DOMAIN}"),
+            format!("{id}.{domain}"),
             now,
             self.settings.lifetime,
         )

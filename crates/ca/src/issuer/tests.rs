@@ -41,8 +41,13 @@ impl TestInstance {
 
 impl TestIssuer {
     fn new() -> Self {
+        Self::of_member(None)
+    }
+
+    fn of_member(name: Option<&str>) -> Self {
         let settings = IssuerSettings {
             node: "a".to_owned(),
+            member_name: name.map(|name| name.parse().unwrap()),
             gateway_ip: [127, 0, 0, 1].into(),
             lifetime: LIFETIME,
         };
@@ -114,6 +119,23 @@ fn an_instance_and_the_gateway_get_halves_of_the_same_session() {
             && one.name != other.name
     );
     assert_eq!(test.gateway_admits(&first), Ok(()));
+}
+
+#[test]
+fn instances_of_two_nodes_have_different_identities() {
+    let [mut first, mut second] = ["a", "b"].map(|name| TestIssuer::of_member(Some(name)));
+    let (mut of_a, mut of_b) = (first.start(1), second.start(1));
+    let (at_a, at_b) = (
+        of_a.next_provision().unwrap(),
+        of_b.next_provision().unwrap(),
+    );
+    assert_eq!(
+        (&*of_a.name, &*of_b.name),
+        ("i1.a.up.nearpath", "i1.b.up.nearpath")
+    );
+    assert_ne!(at_a.credentials.id, at_b.credentials.id);
+    assert_eq!(first.gateway_admits(&at_a), Ok(()));
+    assert!(first.gateway_admits(&at_b).is_err());
 }
 
 #[test]

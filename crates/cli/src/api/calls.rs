@@ -3,9 +3,11 @@
 use std::io::{BufRead, BufReader};
 
 use http::{Method, Response, StatusCode};
+use nearpath_types::missing_nodes::{MISSING_NODES_HEADER, parse_missing_nodes};
 use nearpath_types::status::rfc3339;
 use nearpath_types::{
-    FunctionId, FunctionSpec, FunctionStatus, LogQuery, Namespace, StatusQuery, StatusReport,
+    FunctionId, FunctionSpec, FunctionStatus, LogQuery, MissingNode, Namespace, NodeStatus,
+    StatusQuery, StatusReport,
 };
 use serde::{Deserialize, Serialize};
 use ureq::Body;
@@ -57,12 +59,21 @@ impl ApiClient {
     pub(crate) fn functions(
         &self,
         namespace: Option<&Namespace>,
-    ) -> Result<Vec<FunctionStatus>, CommandError> {
+    ) -> Result<(Vec<FunctionStatus>, Vec<MissingNode>), CommandError> {
         let query = namespace
             .map(|namespace| format!("?namespace={namespace}"))
             .unwrap_or_default();
         let path = format!("/system/functions{query}");
-        self.read_json(self.call("cannot list functions", Method::GET, &path, NO_BODY)?)
+        let response = self.call("cannot list functions", Method::GET, &path, NO_BODY)?;
+        let missing = missing_nodes(&response);
+        Ok((self.read_json(response)?, missing))
+    }
+
+    /// Lists the nodes.
+    pub(crate) fn nodes(&self) -> Result<(Vec<NodeStatus>, Vec<MissingNode>), CommandError> {
+        let response = self.call("cannot list nodes", Method::GET, "/system/nodes", NO_BODY)?;
+        let missing = missing_nodes(&response);
+        Ok((self.read_json(response)?, missing))
     }
 
     /// Fetches the status of one function.
@@ -178,18 +189,20 @@ impl ApiClient {
         Ok(all.into_iter().map(|secret| secret.name).collect())
     }
 
-    /// Fetches the node's reply to a status query, for one namespace.
+    /// Fetches the nodes' replies to a status query, for one namespace.
     pub(crate) fn status(
         &self,
         query: StatusQuery,
         namespace: &Namespace,
-    ) -> Result<StatusReport, CommandError> {
+    ) -> Result<(StatusReport, Vec<MissingNode>), CommandError> {
         let name = query.name();
         let path = format!("/system/{name}?namespace={namespace}");
         let response = self.call(&format!("cannot show {name}"), Method::GET, &path, NO_BODY)?;
+        let missing = missing_nodes(&response);
         let reply: serde_json::Value = self.read_json(response)?;
         // Read as a value first: the query decides which type the rows have.
-        query.read(reply).map_err(|error| self.not_json(&error))
+        let report = query.read(reply).map_err(|error| self.not_json(&error))?;
+        Ok((report, missing))
     }
 
     /// Fetches the gateway's name and version.
@@ -205,6 +218,13 @@ impl ApiClient {
 
 const FUNCTIONS_PATH: &str = "/system/functions";
 const NO_BODY: Option<&()> = None;
+
+/// Returns the nodes that are missing in a response.
+fn missing_nodes(response: &Response<Body>) -> Vec<MissingNode> {
+    let value = response.headers().get(MISSING_NODES_HEADER);
+    let value = value.and_then(|value| value.to_str().ok());
+    value.map(parse_missing_nodes).unwrap_or_default()
+}
 
 fn no_function(id: &FunctionId) -> CommandError {
     CommandError::new(

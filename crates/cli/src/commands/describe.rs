@@ -7,6 +7,7 @@ use std::io::stdout;
 use clap::Args;
 use nearpath_types::{FunctionId, FunctionStatus, InstanceResources, policy};
 
+use super::missing_nodes::warn_missing;
 use super::readiness::ReadyPhase;
 use crate::api::{ApiClient, GatewayTarget};
 use crate::exit::{CommandResult, ExitStatus};
@@ -29,6 +30,7 @@ pub struct DescribeArgs {
 pub(super) fn run(args: &DescribeArgs) -> CommandResult {
     let client = ApiClient::new(GatewayTarget::from_args(&args.gateway, None)?);
     let status = client.function(&args.name)?;
+    warn_missing(&status.missing_nodes);
     if args.json {
         output::print_json(&status)?;
         return Ok(ExitStatus::Ok);
@@ -82,8 +84,39 @@ fn format_page(status: &FunctionStatus, url: &str, style: TextStyle) -> String {
     page.add_map("Environment", &spec.env_vars);
     page.add_map("Labels", &spec.labels);
     page.add_map("Annotations", &spec.annotations);
+    page.0 += &node_table(status);
     page.0 += &instance_table(status);
     page.0
+}
+
+/// The function on each node, where there are several.
+fn node_table(status: &FunctionStatus) -> String {
+    if status.nodes.is_empty() {
+        return String::new();
+    }
+    let headings = ["NODE", "READY", "INVOCATIONS", "REVISION", "REASON"];
+    let mut table = TextTable::new(&headings).align_right(2).align_right(3);
+    for node in &status.nodes {
+        table.add_row([
+            node.node.clone(),
+            format!("{}/{}", node.available_replicas, node.replicas),
+            format!("{:.0}", node.invocation_count),
+            node.revision.to_string(),
+            node.not_ready_reason.clone().unwrap_or_default(),
+        ]);
+    }
+    for missing in &status.missing_nodes {
+        let unknown = || "?".to_owned();
+        let reason = format!("no answer: {}", missing.cause);
+        table.add_row([
+            missing.node.clone(),
+            unknown(),
+            unknown(),
+            unknown(),
+            reason,
+        ]);
+    }
+    format!("\n{}", table.render())
 }
 
 /// `Key:  value` lines; empty values are left out.

@@ -5,8 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use nearpath_types::status::rfc3339;
-use nearpath_types::{FunctionId, LogLine, LogQuery, duration};
+use nearpath_types::{FunctionId, LogQuery, MissingNode, NodeLogLine, duration};
 
+use super::missing_nodes::warn_missing;
 use crate::api::{ApiClient, GatewayTarget};
 use crate::exit::{CommandError, CommandResult, ExitStatus};
 use crate::gateway_args::GatewayArgs;
@@ -21,13 +22,13 @@ pub struct LogsArgs {
     /// Continue with new lines until Ctrl-C
     #[arg(short, long)]
     pub follow: bool,
-    /// Show only the last lines
+    /// Show only the last lines; with --follow, of each node
     #[arg(long, value_name = "N")]
     pub tail: Option<usize>,
     /// Show only lines of the last DURATION
     #[arg(long, value_name = "DURATION", value_parser = duration::parse_duration)]
     pub since: Option<Duration>,
-    /// Show only lines of this instance
+    /// Show only lines of this instance; NODE/ID with several nodes
     #[arg(long, value_name = "ID")]
     pub instance: Option<String>,
     /// Print one JSON object per line, as the gateway sends them
@@ -62,21 +63,27 @@ pub(super) fn run(args: &LogsArgs) -> CommandResult {
         };
         let line = line.map_err(broken)?;
         if !line.trim_ascii().is_empty() {
-            output::print(&format_line(&String::from_utf8_lossy(&line), args.json))?;
+            print_line(&String::from_utf8_lossy(&line), args.json)?;
         }
     }
     Ok(ExitStatus::Ok)
 }
 
-/// Formats one line; a line of unknown shape is passed on as it came.
-fn format_line(line: &str, json: bool) -> String {
-    match serde_json::from_str::<LogLine>(line) {
-        Ok(line) if !json => format!(
+/// Prints one line; a line of unknown shape is passed on as it came. Lines about missing nodes go to standard
+/// error, so that the output has lines of functions alone.
+fn print_line(line: &str, json: bool) -> Result<(), CommandError> {
+    match serde_json::from_str::<NodeLogLine>(line) {
+        Ok(NodeLogLine { node, error, .. }) if !json && error.is_some() => {
+            let (node, cause) = (node.unwrap_or_default(), error.unwrap_or_default());
+            warn_missing(&[MissingNode { node, cause }]);
+            Ok(())
+        }
+        Ok(NodeLogLine { line, .. }) if !json => output::print(&format!(
             "{} {} {}\n",
             rfc3339::format_time(line.timestamp),
             line.instance,
             line.text
-        ),
-        _ => format!("{}\n", line.trim_end()),
+        )),
+        _ => output::print(&format!("{}\n", line.trim_end())),
     }
 }

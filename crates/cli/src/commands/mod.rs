@@ -8,6 +8,8 @@ mod describe;
 mod invoke;
 mod logs;
 mod ls;
+mod missing_nodes;
+mod nodes;
 mod pool;
 mod progress;
 mod readiness;
@@ -30,6 +32,7 @@ pub(crate) use describe::DescribeArgs;
 pub(crate) use invoke::InvokeArgs;
 pub(crate) use logs::LogsArgs;
 pub(crate) use ls::LsArgs;
+pub(crate) use nodes::NodesArgs;
 pub(crate) use pool::PoolCommand;
 pub(crate) use restore::RestoreArgs;
 pub(crate) use rm::RmArgs;
@@ -50,6 +53,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Node(args) => return crate::up::run_node(*args),
         Command::Deploy(args) => deploy::run(&args),
         Command::Ls(args) => ls::run(&args),
+        Command::Nodes(args) => nodes::run(&args),
         Command::Describe(args) => describe::run(&args),
         Command::Invoke(args) => invoke::run(&args),
         Command::Status(command) => status::run(&command),

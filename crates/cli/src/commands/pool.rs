@@ -8,8 +8,9 @@ use clap::{Args, Subcommand};
 use nearpath_types::pool_status::PoolStatus;
 use nearpath_types::{StatusQuery, StatusReport, duration};
 
+use super::missing_nodes::warn_missing;
 use super::status::{StatusArgs, StatusFilter, show};
-use super::status_tables::{current_columns, format_bytes};
+use super::status_tables::{current_columns, format_bytes, with_nodes};
 use crate::api::{ApiClient, GatewayTarget};
 use crate::exit::{CommandError, CommandResult, ExitStatus};
 use crate::gateway_args::GatewayArgs;
@@ -77,7 +78,9 @@ fn sample(
     client: &ApiClient,
     filter: &StatusFilter,
 ) -> Result<(Instant, Vec<PoolStatus>), CommandError> {
-    match filter.fetch(client, StatusQuery::Pool)? {
+    let (report, missing) = filter.fetch(client, StatusQuery::Pool)?;
+    warn_missing(&missing);
+    match report {
         StatusReport::Pool(rows) => Ok((Instant::now(), rows)),
         _ => Ok((Instant::now(), Vec::new())), // a report has the rows of its query
     }
@@ -101,7 +104,9 @@ fn rate_table(before: &[PoolStatus], after: &[PoolStatus], time: Duration) -> Te
     let mut table = (2..11).fold(TextTable::new(&headings), TextTable::align_right);
     let mut rows: Vec<_> = after.iter().map(|one| (one, growth(before, one))).collect();
     rows.sort_by_key(|(_, [hits, misses, ..])| std::cmp::Reverse(hits + misses));
+    let mut nodes = Vec::new();
     for (one, growth) in rows {
+        nodes.push(one.node.clone());
         // At least 1 ms: a clock without progress must not divide by 0.
         let rate = |count: u64| count as f64 / time.as_secs_f64().max(1e-3);
         let [counts @ .., bytes] = growth;
@@ -116,7 +121,7 @@ fn rate_table(before: &[PoolStatus], after: &[PoolStatus], time: Duration) -> Te
                 .chain([bytes]),
         );
     }
-    table
+    with_nodes(table, nodes)
 }
 
 /// Growth of hits, misses, waits, refusals and bytes since the last sample.
@@ -131,9 +136,9 @@ fn growth(before: &[PoolStatus], one: &PoolStatus) -> [u64; 5] {
         ]
     };
     let is_same = |old: &&PoolStatus| {
-        // The identity too: one destination has a pool per client certificate.
-        (&old.owner, &old.destination, &old.identity)
-            == (&one.owner, &one.destination, &one.identity)
+        // The identity too: one destination has a pool per client certificate, and per node.
+        (&old.node, &old.owner, &old.destination, &old.identity)
+            == (&one.node, &one.owner, &one.destination, &one.identity)
     };
     let old = before.iter().find(is_same).map(counts).unwrap_or_default();
     let new = counts(one);

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use nearpath_types::FunctionStatus;
+use nearpath_types::instance_label::split_instance_label;
 
 use crate::output::TextMeaning;
 
@@ -90,11 +91,18 @@ fn count_ready(status: &FunctionStatus) -> u64 {
     } else {
         newest
     };
-    let current = status
-        .instances
-        .iter()
-        .filter(|instance| instance.revision == revision && instance.state == "ready");
+    let current = status.instances.iter().filter(|instance| {
+        let wanted = node_revision(status, &instance.id).unwrap_or(revision);
+        instance.revision == wanted && instance.state == "ready"
+    });
     current.count() as u64
+}
+
+/// Returns the revision that the node of an instance wants: each node counts its own.
+fn node_revision(status: &FunctionStatus, instance: &str) -> Option<u64> {
+    let (node, _) = split_instance_label(instance);
+    let row = status.nodes.iter().find(|row| Some(&*row.node) == node)?;
+    Some(row.revision).filter(|revision| *revision > 0)
 }
 
 /// Result of waiting so far.
@@ -185,6 +193,29 @@ mod tests {
             ReadyPhase::from_status(&status(0, 2, &[], Some("old"))),
             ReadyPhase::ScaledToZero
         );
+    }
+
+    #[test]
+    fn each_node_counts_its_own_revisions() {
+        let mut all = status(2, 9, &[("ready", 9), ("ready", 4)], None);
+        all.instances[0].id = "a/i1".into();
+        all.instances[1].id = "b/i1".into();
+        let row = |node: &str, revision| nearpath_types::NodeFunction {
+            node: node.into(),
+            revision,
+            ..Default::default()
+        };
+        all.nodes = vec![row("a", 9), row("b", 4)];
+        assert_eq!(
+            ReadyPhase::from_status(&all),
+            ReadyPhase::Ready { wanted: 2 }
+        );
+        all.nodes[1].revision = 5;
+        let starting = ReadyPhase::Starting {
+            ready: 1,
+            wanted: 2,
+        };
+        assert_eq!(ReadyPhase::from_status(&all), starting);
     }
 
     #[test]

@@ -1,15 +1,16 @@
-//! `paths`, `edges`, `memory`: reports of the node on its chains at this moment.
+//! `paths`, `edges`, `memory`: reports of all nodes on their chains at this moment.
 
 use clap::{Args, Subcommand};
-use nearpath_types::{FunctionId, Namespace, StatusQuery, StatusReport};
+use nearpath_types::{FunctionId, MissingNode, Namespace, StatusQuery, StatusReport};
 
+use super::missing_nodes::{rows_with_missing, warn_missing};
 use super::status_tables::build_table;
 use crate::api::{ApiClient, GatewayTarget};
 use crate::exit::{CommandError, CommandResult, ExitStatus};
 use crate::gateway_args::GatewayArgs;
 use crate::output;
 
-/// Commands that show one report of the node.
+/// Commands that show one report of all nodes.
 #[derive(Debug, Subcommand)]
 #[allow(missing_docs, reason = "the variants' documents are the help texts")]
 pub enum StatusCommand {
@@ -59,13 +60,15 @@ pub(super) fn run(command: &StatusCommand) -> CommandResult {
 /// Fetches, filters and prints a report. Fails when no row is about the named chain or function.
 pub(super) fn show(query: StatusQuery, args: &StatusArgs) -> CommandResult {
     let client = ApiClient::new(GatewayTarget::from_args(&args.gateway, None)?);
-    let report = args.filter.fetch(&client, query)?;
+    let (report, missing) = args.filter.fetch(&client, query)?;
+    warn_missing(&missing);
     if let Some(name) = args.filter.name.as_ref().filter(|_| report.is_empty()) {
         let text = format!("no such chain or function: {name}; `nearpath ls` lists functions");
         return Err(CommandError::new(ExitStatus::NotFound, text));
     }
     match args.json {
-        true => output::print_json(&report)?,
+        true if missing.is_empty() => output::print_json(&report)?,
+        true => output::print_json(&rows_with_missing(&report, &missing))?,
         false => output::print(&build_table(&report).render())?,
     }
     Ok(ExitStatus::Ok)
@@ -77,16 +80,16 @@ impl StatusFilter {
         &self,
         client: &ApiClient,
         query: StatusQuery,
-    ) -> Result<StatusReport, CommandError> {
+    ) -> Result<(StatusReport, Vec<MissingNode>), CommandError> {
         // A name includes its namespace, so clap rejects `--namespace` beside a name.
         let name_namespace = self.name.as_ref().map(|name| name.namespace.clone());
         let namespace = name_namespace
             .or_else(|| self.namespace.clone())
             .unwrap_or_default();
-        let mut report = client.status(query, &namespace)?;
+        let (mut report, missing) = client.status(query, &namespace)?;
         if let Some(name) = &self.name {
             report.retain(|row| row.is_about(name));
         }
-        Ok(report)
+        Ok((report, missing))
     }
 }

@@ -18,20 +18,42 @@ pub(super) fn build_table(report: &StatusReport) -> TextTable {
 fn paths_table(paths: &[PathStatus]) -> TextTable {
     let mut table = TextTable::new(&["CALLER", "INSTANCE", "CALLEE", "INSTANCE", "PATH", "REASON"]);
     for path in paths {
-        let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-        let reason = path.reason.clone().unwrap_or_default();
-        let (from, to) = (
-            or_none(&path.caller_instance),
-            or_none(&path.callee_instance),
-        );
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let callee_place = path.callee_instance.clone().or(path.callee_node.clone());
         table.add_row([
             path.caller.clone(),
-            from,
+            or_none(path.caller_instance.clone()),
             path.callee.clone(),
-            to,
-            or_none(&path.path),
-            reason,
+            or_none(callee_place),
+            or_none(path_text(path)),
+            reason_text(path),
         ]);
+    }
+    with_nodes(table, paths.iter().map(|path| path.node.clone()).collect())
+}
+
+/// The path, and for another node the path inside it.
+fn path_text(path: &PathStatus) -> Option<String> {
+    let first = path.path.as_deref()?;
+    Some(match &path.inner_path {
+        Some(inner) => format!("{first}, then {inner}"),
+        None => first.to_owned(),
+    })
+}
+
+/// The reason why no nearer path is available, and for another node the one inside it.
+fn reason_text(path: &PathStatus) -> String {
+    let inner = path.callee_node.as_ref().zip(path.inner_reason.as_ref());
+    let inner = inner.map(|(node, reason)| format!("on {node}: {reason}"));
+    let parts: Vec<_> = path.reason.clone().into_iter().chain(inner).collect();
+    parts.join("; ")
+}
+
+/// Adds a column with the node of each row, where there are several nodes.
+pub(super) fn with_nodes(mut table: TextTable, nodes: Vec<Option<String>>) -> TextTable {
+    if nodes.iter().any(Option::is_some) {
+        let cells = nodes.into_iter().map(Option::unwrap_or_default).collect();
+        table.prepend_column("NODE", cells);
     }
     table
 }
@@ -69,11 +91,11 @@ fn edges_table(edges: &[EdgeStatus]) -> TextTable {
                 .chain([mean]),
         );
     }
-    table
+    with_nodes(table, edges.iter().map(|edge| edge.node.clone()).collect())
 }
 
 /// A short time in the unit that suits it.
-fn format_seconds(seconds: f64) -> String {
+pub(super) fn format_seconds(seconds: f64) -> String {
     match seconds {
         s if s < 1e-3 => format!("{:.1} µs", s * 1e6),
         s if s < 1.0 => format!("{:.1} ms", s * 1e3),
@@ -84,7 +106,11 @@ fn format_seconds(seconds: f64) -> String {
 fn memory_table(chains: &[MemoryStatus]) -> TextTable {
     let headings = ["CHAIN", "FUNCTION", "ENDPOINTS", "SLOTS", "USED", "LIMIT"];
     let mut table = (2..6).fold(TextTable::new(&headings), TextTable::align_right);
+    let mut nodes = Vec::new();
     for chain in chains {
+        // Only the first line of a chain: those of its functions belong to it.
+        nodes.push(chain.node.clone());
+        nodes.extend(chain.holders.iter().map(|_| None));
         // 4096 bytes are the base page on x86-64.
         let pages = if chain.page_bytes > 4096 {
             " (huge pages)"
@@ -121,7 +147,7 @@ fn memory_table(chains: &[MemoryStatus]) -> TextTable {
             );
         }
     }
-    table
+    with_nodes(table, nodes)
 }
 
 pub(super) fn format_bytes(bytes: u64) -> String {
@@ -179,7 +205,7 @@ pub(super) fn pool_table(all: &[PoolStatus]) -> TextTable {
                 .chain(rest),
         );
     }
-    table
+    with_nodes(table, all.iter().map(|one| one.node.clone()).collect())
 }
 
 /// Counters of work done ahead of the function or the destination, without those that are 0.
@@ -252,6 +278,46 @@ mod tests {
         };
         let text = edges_table(&[edge]).render();
         assert!(text.ends_with("25.0 µs\n"), "{text}");
+    }
+
+    #[test]
+    fn rows_of_several_nodes_name_them() {
+        let text = |text: &str| Some(text.to_owned());
+        let across = PathStatus {
+            node: text("a"),
+            caller: "front.x".into(),
+            caller_instance: text("a/i1"),
+            callee: "cart.x".into(),
+            callee_instance: text("b/i2"),
+            callee_node: text("b"),
+            path: text("quic"),
+            reason: text("the instance is on another machine"),
+            inner_path: text("http"),
+            inner_reason: text("no endpoint"),
+            ..PathStatus::default()
+        };
+        let unknown = PathStatus {
+            callee_instance: None,
+            inner_path: None,
+            inner_reason: None,
+            ..across.clone()
+        };
+        let shown = paths_table(&[across, unknown]).render();
+        let row = "a     front.x  a/i1      cart.x  b/i2      quic, then http  \
+                   the instance is on another machine; on b: no endpoint\n";
+        assert!(
+            shown.starts_with("NODE  CALLER") && shown.contains(row),
+            "{shown}"
+        );
+        assert!(shown.contains("cart.x  b         quic  "), "{shown}");
+        let memory = MemoryStatus {
+            node: text("b"),
+            chain: "shop".into(),
+            holders: vec![nearpath_types::chain_status::HolderStatus::default()],
+            ..MemoryStatus::default()
+        };
+        let shown = memory_table(&[memory]).render();
+        assert!(shown.contains("\nb     shop"), "{shown}");
     }
 
     #[test]

@@ -37,6 +37,17 @@ impl TextTable {
         );
     }
 
+    /// Puts a column before the others; `cells` has one for each row.
+    pub(crate) fn prepend_column(&mut self, heading: &str, cells: Vec<String>) {
+        let heading = std::iter::once(heading.to_owned());
+        for (row, cell) in self.rows.iter_mut().zip(heading.chain(cells)) {
+            row.insert(0, cell.replace(char::is_control, " "));
+        }
+        self.right_aligned
+            .iter_mut()
+            .for_each(|column| *column += 1);
+    }
+
     /// Returns the table as text, a newline after each row.
     pub(crate) fn render(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -75,6 +86,14 @@ impl TextTable {
 #[cfg(test)]
 mod tests {
     use super::TextTable;
+
+    #[test]
+    fn a_column_can_come_before_the_others() {
+        let mut table = TextTable::new(&["NAME", "N"]).align_right(1);
+        table.add_row(["x".into(), "7".into()]);
+        table.prepend_column("NODE", vec!["a".into()]);
+        assert_eq!(table.render(), "NODE  NAME  N\na     x     7\n");
+    }
 
     #[test]
     fn columns_are_aligned_without_trailing_spaces() {

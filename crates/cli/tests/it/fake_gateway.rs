@@ -32,6 +32,18 @@ impl RecordedRequest {
     }
 }
 
+/// Makes a body for a reply that lacks nodes, as the header field names them.
+pub(crate) fn with_missing_nodes(body: Value, missing: &str) -> Value {
+    json!({ "body": body, "missing nodes": missing })
+}
+
+fn take_missing_nodes(value: Value) -> (Value, Option<String>) {
+    match value["missing nodes"].as_str() {
+        Some(missing) => (value["body"].clone(), Some(missing.to_owned())),
+        None => (value, None),
+    }
+}
+
 /// Status and body; a JSON string is sent as plain text.
 pub(crate) type FakeReply = (u16, Value);
 
@@ -105,6 +117,10 @@ async fn reply(
     };
     let (status, value) = answer(&recorded, before);
     let mut response = Response::builder().status(StatusCode::from_u16(status).unwrap());
+    let (value, missing) = take_missing_nodes(value);
+    if let Some(missing) = missing {
+        response = response.header("x-nearpath-missing-nodes", missing);
+    }
     let bytes = match value {
         // An error of the platform, as `invoke` recognises it.
         Value::String(text) => match text.strip_prefix("reason=") {

@@ -9,5 +9,6 @@ mod calls;
 mod deploy;
 mod fake_gateway;
 mod invoke;
+mod nodes;
 mod rendezvous;
 mod usage;

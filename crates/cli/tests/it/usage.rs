@@ -11,6 +11,7 @@ const COMMANDS: &[&str] = &[
     "node",
     "deploy",
     "ls",
+    "nodes",
     "describe",
     "invoke",
     "rendezvous",

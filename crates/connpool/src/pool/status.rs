@@ -46,6 +46,7 @@ impl ConnectionPool {
                 .collect::<BTreeMap<_, _>>()
         };
         PoolStatus {
+            node: None,
             owner: key.owner.clone(),
             namespace: key.namespace().to_owned(),
             destination: key.host_port.clone(),

@@ -171,6 +171,11 @@ impl QueryParams {
             .filter(|value| !value.is_empty())
     }
 
+    /// Returns whether a flag is set.
+    pub(crate) fn has_flag(&self, name: &str) -> bool {
+        matches!(self.get(name), Some("1" | "true"))
+    }
+
     /// Namespace of a listing; it must exist.
     pub(crate) fn listed_namespace(&self, controller: &Controller) -> Result<Namespace, ApiError> {
         let name = parse_namespace(self.get("namespace"))?;

@@ -3,36 +3,65 @@
 use axum::Json as Answer;
 use axum::extract::State;
 use http::{HeaderMap, HeaderValue, StatusCode};
+use nearpath_types::node_status::NODE_STATUS_PATH;
 use nearpath_types::policy::WARNING_HEADER;
-use nearpath_types::{FunctionSpec, FunctionStatus};
+use nearpath_types::{FunctionMap, FunctionSpec, FunctionStatus, ObservedFunction};
 use serde::Deserialize;
 
 use super::api_error::ApiError;
 use super::extractors::{
     NamespacedBody, PathName, QueryParams, null_is_default, parse_function_id,
 };
+use super::function_shares::PeerFunctions;
 use super::image::resolve_image;
+use super::peer_queries::{ask_peers, missing_header, read_json};
 use super::status::{function_status, with_details};
 use crate::controller::Controller;
-use crate::model::{CommandRefusal, ControllerCommand};
+use crate::model::{CommandRefusal, ControllerCommand, DeployedFunction};
 
 /// `GET /system/functions?namespace=`
 pub(crate) async fn list_functions(
     State(it): State<Controller>,
     params: QueryParams,
-) -> Result<Answer<Vec<FunctionStatus>>, ApiError> {
+) -> Result<(HeaderMap, Answer<Vec<FunctionStatus>>), ApiError> {
     let namespace = params.listed_namespace(&it)?;
-    let (model, fleet) = (it.model(), &it.inner.fleet);
-    let observed = fleet.observed_functions();
+    let path = format!("{NODE_STATUS_PATH}/functions?namespace={namespace}");
+    let peers = PeerFunctions::new(ask_peers(&it, &path, read_json).await);
+    let (model, observed) = (it.model(), it.inner.fleet.observed_functions());
     let all = model.functions_in(&namespace).map(|function| {
-        let id = function.spec.id();
-        function_status(
-            function,
-            observed.get(&id).map(|seen| &**seen),
-            fleet.invocation_count(&id),
-        )
+        let status = local_status(&it, function, &observed);
+        peers.add_to(&it, function, status)
     });
-    Ok(Answer(all.collect()))
+    Ok((missing_header(peers.missing()), Answer(all.collect())))
+}
+
+/// Returns the status of a function on this node.
+pub(super) fn local_status(
+    it: &Controller,
+    function: &DeployedFunction,
+    observed: &FunctionMap<ObservedFunction>,
+) -> FunctionStatus {
+    let id = function.spec.id();
+    let observed = observed.get(&id).map(|seen| &**seen);
+    function_status(function, observed, it.inner.fleet.invocation_count(&id))
+}
+
+/// Returns the status of a function on this node, with its instances and perhaps their usage.
+pub(super) async fn local_details(
+    it: &Controller,
+    function: &DeployedFunction,
+    with_usage: bool,
+) -> FunctionStatus {
+    let (id, fleet) = (function.spec.id(), &it.inner.fleet);
+    let usage = match with_usage {
+        // Only on request: reading the usage takes time.
+        true => Some(fleet.function_usage(id.clone()).await),
+        false => None,
+    };
+    let all_observed = fleet.observed_functions();
+    let observed = all_observed.get(&id).map(|seen| &**seen);
+    let status = function_status(function, observed, fleet.invocation_count(&id));
+    with_details(status, observed, usage)
 }
 
 /// Status of an accepted deployment, and its warnings.
@@ -108,25 +137,28 @@ pub(crate) async fn describe_function(
     State(it): State<Controller>,
     PathName(name): PathName,
     params: QueryParams,
-) -> Result<Answer<FunctionStatus>, ApiError> {
+) -> Result<(HeaderMap, Answer<FunctionStatus>), ApiError> {
     let id = parse_function_id(&name, params.get("namespace"))?;
-    let (model, fleet) = (it.model(), &it.inner.fleet);
+    let model = it.model();
     let function = model
         .functions
         .get(&id)
         .ok_or_else(|| CommandRefusal::NoFunction(id.clone()))?;
-    let usage = match params.get("usage") {
-        // Only on request: reading the usage takes time.
-        Some("1" | "true") => Some(fleet.function_usage(id.clone()).await),
-        _ => None,
-    };
-    let all_observed = fleet.observed_functions();
-    let observed = all_observed.get(&id).map(|seen| &**seen);
-    Ok(Answer(with_details(
-        function_status(function, observed, fleet.invocation_count(&id)),
-        observed,
-        usage,
-    )))
+    let with_usage = params.has_flag("usage");
+    let mut path = format!(
+        "{NODE_STATUS_PATH}/functions?namespace={}&name={}",
+        id.namespace, id.name
+    );
+    if with_usage {
+        path += "&usage=1";
+    }
+    let (peers, status) = tokio::join!(
+        ask_peers(&it, &path, read_json),
+        local_details(&it, function, with_usage)
+    );
+    let peers = PeerFunctions::new(peers);
+    let status = peers.add_to(&it, function, status);
+    Ok((missing_header(peers.missing()), Answer(status)))
 }
 
 /// OpenFaaS's `ScaleServiceRequest`. A missing number is an error: Go would read it as 0 and put

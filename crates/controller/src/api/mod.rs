@@ -8,13 +8,18 @@ mod api_error;
 mod auth;
 mod backup;
 mod extractors;
+mod function_shares;
 mod functions;
 mod image;
 mod info;
+mod log_follower;
 mod logs;
 mod namespaces;
+mod node_routes;
 mod node_status;
+mod nodes;
 mod not_implemented;
+mod peer_queries;
 mod request_log;
 mod request_origin;
 mod secrets;
@@ -75,6 +80,7 @@ impl Controller {
                     .delete(namespaces::remove_namespace),
             )
             .route("/logs", get(logs::stream_logs))
+            .route("/nodes", get(nodes::list_nodes))
             .route("/backup", get(backup::stream_backup))
             .route("/info", get(info::system_info))
             .route("/telemetry", get(not_implemented::system_telemetry))
@@ -92,6 +98,12 @@ impl Controller {
             .layer(from_fn_with_state(self.clone(), auth::authenticate))
             .layer(from_fn_with_state(self.clone(), request_log::log_request))
             .with_state(self.clone())
+    }
+
+    /// Router of the queries of other nodes, about this node alone: `/node/v1/status/…` and
+    /// `/node/v1/logs`. The caller checks that the request comes from a node.
+    pub fn build_node_router(&self) -> Router {
+        node_routes::build(self)
     }
 
     /// Answers one request of any body type, for a gateway. Where the cost of a router matters,

@@ -31,6 +31,8 @@ pub(crate) fn function_status(
         not_ready_reason: observed.and_then(|observed| observed.start_failure.clone()),
         last_failure: observed.and_then(|observed| observed.last_failure.clone()),
         instances: Vec::new(),
+        nodes: Vec::new(),
+        missing_nodes: Vec::new(),
     }
 }
 

@@ -13,4 +13,5 @@ mod disk;
 mod durability;
 mod fixture;
 mod logs;
+mod peers;
 mod wire;

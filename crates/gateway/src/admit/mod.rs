@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::time::Instant;
 
 use futures_util::FutureExt;
+use nearpath_types::instance_label::label_instance;
 use nearpath_types::{PlatformError, Reason, StartFailure, duration, policy};
 
 use crate::COMPONENT;
@@ -118,7 +119,7 @@ async fn wait_for_permit(
         // cold.
         let now = Instant::now();
         let route = call.function.route();
-        if let Some(error) = known_failure(&route, &call.function.name) {
+        if let Some(error) = known_failure(&route, call) {
             return Err(error);
         }
         let cold = route.is_cold();
@@ -208,22 +209,24 @@ fn overload_error(call: &GatewayCall) -> PlatformError {
 }
 
 /// Returns the error for a function whose starts are known to fail: waiting would not help.
-fn known_failure(route: &ActiveRoute, name: &str) -> Option<PlatformError> {
+fn known_failure(route: &ActiveRoute, call: &GatewayCall) -> Option<PlatformError> {
+    let name = &call.function.name;
     let failure = route.start_failure.as_ref()?;
     let interval = failure.retry_after?;
     let message = format!(
         "no instance of {name} is ready: {}",
-        explain_failure(failure, name)
+        explain_failure(failure, call)
     );
     Some(PlatformError::new(COMPONENT, Reason::StartFailed, message).retry_after(interval))
 }
 
 /// Returns the failure for a caller, who may be anyone: what happened, and where the administrator
 /// finds the rest.
-fn explain_failure(failure: &StartFailure, name: &str) -> String {
+fn explain_failure(failure: &StartFailure, call: &GatewayCall) -> String {
+    let (name, node) = (&call.function.name, call.worker.recorder.node.as_ref());
     let instance = failure
         .instance
-        .map(|id| format!(" (instance {id})"))
+        .map(|id| format!(" (instance {})", label_instance(node, id)))
         .unwrap_or_default();
     format!(
         "{}{instance}; `nearpath describe {name}` shows details",
@@ -275,7 +278,7 @@ fn timeout_error(
         .route()
         .start_failure
         .as_ref()
-        .map(|failure| format!(": {}", explain_failure(failure, name)))
+        .map(|failure| format!(": {}", explain_failure(failure, call)))
         .unwrap_or_default();
     let setting = if limits.is_deadline_passed(now) {
         call.deadlines.deadline_setting()

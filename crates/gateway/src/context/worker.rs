@@ -97,6 +97,7 @@ impl WorkerContext {
             recorder: Rc::new(CompletionRecorder::new(
                 shared.totals.clone(),
                 shared.log.clone(),
+                settings.node.clone(),
             )),
             served_by: shared.served_by.clone(),
             connect_timeout: settings.connect_timeout,

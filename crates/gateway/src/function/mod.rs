@@ -9,6 +9,7 @@ mod endpoint;
 mod entry;
 mod gate;
 mod node_targets;
+mod remote_paths;
 mod routing_table;
 mod tally;
 mod udp_reachability;
@@ -18,7 +19,10 @@ pub(crate) use dial_target::DialTarget;
 pub(crate) use endpoint::{EndpointId, FunctionEndpoint};
 pub(crate) use entry::{ActiveRoute, FunctionEntry};
 pub(crate) use gate::{AdmissionGate, AdmissionPermit, GateEntry, GateRefusal, GateWaiter};
+pub use remote_paths::RemotePath;
 pub(crate) use routing_table::RoutingTable;
-pub(crate) use tally::{BUCKET_BOUNDS_US, LatencyHistogram, RefusalCounts};
+pub(crate) use tally::{
+    BUCKET_BOUNDS_US, CallOrigin, LatencyHistogram, RefusalCounts, RequestTally, StatusCounts,
+};
 pub(crate) use udp_reachability::monotonic_millis;
 pub(crate) use wake_throttle::WAKE_INTERVAL;

@@ -1,4 +1,7 @@
 //! Counters of one function, which every thread adds to without a lock.
+//!
+//! A call to another node passes two gateways. The one that the caller has called counts it as received,
+//! the other one as a call from a node. So counters of received calls add up over all nodes.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -77,43 +80,133 @@ impl RefusalCounts {
     }
 }
 
-/// All counters of one function.
+/// Origin of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallOrigin {
+    /// Client, or instance of this node.
+    Caller,
+    /// Another node, which a caller has called.
+    Node,
+}
+
+/// Completed calls by status, without their times.
 #[derive(Debug)]
+pub(crate) struct StatusCounts(Box<[AtomicU64]>);
+
+impl Default for StatusCounts {
+    fn default() -> Self {
+        Self((0..STATUS_COUNT).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl StatusCounts {
+    /// Counts a call. Codes outside 100–599 count as the nearest valid one.
+    pub(crate) fn count_status(&self, code: u16) {
+        self.0[status_index(code)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the status codes that occurred, with their counts.
+    pub(crate) fn nonzero_counts(&self) -> impl Iterator<Item = (u16, u64)> {
+        let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
+        (MIN_STATUS..).zip(counts).filter(|(_, count)| *count > 0)
+    }
+}
+
+/// Returns the index of a status, or of the nearest valid one.
+fn status_index(code: u16) -> usize {
+    usize::from(code.saturating_sub(MIN_STATUS)).min(STATUS_COUNT - 1)
+}
+
+/// All counters of one function.
+#[derive(Debug, Default)]
 pub(crate) struct FunctionTally {
-    started_count: AtomicU64,
-    // Created on first use: a function sees a handful of the 500 codes, and each histogram has
-    // 144 bytes.
-    by_status: Box<[OnceLock<Box<LatencyHistogram>>]>,
+    received: RequestTally,
+    // Created on first use: most functions get no calls from other nodes, and the codes have 8 KB.
+    from_nodes: OnceLock<Box<RequestTally>>,
     /// Requests that the platform refused, cut or lost.
     pub refusals: RefusalCounts,
 }
 
-impl Default for FunctionTally {
+impl FunctionTally {
+    /// Counts a request that has arrived.
+    pub(crate) fn note_start(&self, origin: CallOrigin) {
+        self.of_origin(origin).note_start();
+    }
+
+    /// Counts a completed request. Codes outside 100–599 count as the nearest valid one.
+    pub(crate) fn note_end(&self, origin: CallOrigin, code: u16, duration: Duration) {
+        self.of_origin(origin).note_end(code, duration);
+    }
+
+    fn of_origin(&self, origin: CallOrigin) -> &RequestTally {
+        match origin {
+            CallOrigin::Caller => &self.received,
+            CallOrigin::Node => self.from_nodes.get_or_init(Box::default),
+        }
+    }
+
+    /// Returns the counters of requests that callers have sent to this node.
+    pub(crate) fn received(&self) -> &RequestTally {
+        &self.received
+    }
+
+    /// Returns the counters of requests from other nodes, if there were any.
+    pub(crate) fn from_nodes(&self) -> Option<&RequestTally> {
+        self.from_nodes.get().map(|tally| &**tally)
+    }
+
+    /// Returns the requests of all origins that have arrived.
+    pub(crate) fn started_count(&self) -> u64 {
+        self.sum(RequestTally::started_count)
+    }
+
+    /// Returns the requests of all origins that have started and not ended.
+    pub(crate) fn open_count(&self) -> u32 {
+        let open = self.sum(|tally| u64::from(tally.open_count()));
+        u32::try_from(open).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the requests of all origins with a status below 400.
+    pub(crate) fn answered_count(&self) -> u64 {
+        self.sum(RequestTally::answered_count)
+    }
+
+    fn sum(&self, count: impl Fn(&RequestTally) -> u64) -> u64 {
+        count(&self.received).saturating_add(self.from_nodes().map_or(0, count))
+    }
+}
+
+/// Counters of requests of one origin.
+#[derive(Debug)]
+pub(crate) struct RequestTally {
+    started_count: AtomicU64,
+    // Created on first use: a function sees a handful of the 500 codes, and each histogram has
+    // 144 bytes.
+    by_status: Box<[OnceLock<Box<LatencyHistogram>>]>,
+}
+
+impl Default for RequestTally {
     fn default() -> Self {
         let codes = (0..STATUS_COUNT).map(|_| OnceLock::new()).collect();
         Self {
             started_count: AtomicU64::new(0),
             by_status: codes,
-            refusals: RefusalCounts::default(),
         }
     }
 }
 
-impl FunctionTally {
-    /// Counts a received request.
-    pub(crate) fn note_start(&self) {
+impl RequestTally {
+    fn note_start(&self) {
         self.started_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a completed request. Codes outside 100–599 count as the nearest valid one.
-    pub(crate) fn note_end(&self, code: u16, duration: Duration) {
-        let index = usize::from(code.saturating_sub(MIN_STATUS)).min(STATUS_COUNT - 1);
-        self.by_status[index]
+    fn note_end(&self, code: u16, duration: Duration) {
+        self.by_status[status_index(code)]
             .get_or_init(Box::default)
             .record_latency(duration);
     }
 
-    /// Returns the received requests.
+    /// Returns the requests that have arrived.
     pub(crate) fn started_count(&self) -> u64 {
         self.started_count.load(Ordering::Relaxed)
     }
@@ -130,8 +223,7 @@ impl FunctionTally {
         u32::try_from(self.started_count().saturating_sub(ended)).unwrap_or(u32::MAX)
     }
 
-    /// Returns the requests with a status below 400.
-    pub(crate) fn answered_count(&self) -> u64 {
+    fn answered_count(&self) -> u64 {
         let answered = self.by_status().take_while(|(status, _)| *status < 400);
         answered.map(|(_, times)| times.total_count()).sum()
     }
@@ -150,31 +242,65 @@ mod tests {
     #[test]
     fn each_end_is_counted_once_in_its_bucket() {
         let tally = FunctionTally::default();
-        tally.note_start();
-        tally.note_end(200, Duration::from_micros(500));
-        tally.note_end(200, Duration::from_micros(501));
-        tally.note_end(502, Duration::from_secs(61));
-        let codes: Vec<_> = tally
+        tally.note_start(CallOrigin::Caller);
+        tally.note_end(CallOrigin::Caller, 200, Duration::from_micros(500));
+        tally.note_end(CallOrigin::Caller, 200, Duration::from_micros(501));
+        tally.note_end(CallOrigin::Caller, 502, Duration::from_secs(61));
+        let received = tally.received();
+        let codes: Vec<_> = received
             .by_status()
             .map(|(code, times)| (code, times.total_count()))
             .collect();
         assert_eq!(codes, [(200, 2), (502, 1)]);
-        let (_, ok) = tally.by_status().next().unwrap();
+        let (_, ok) = received.by_status().next().unwrap();
         assert_eq!(ok.bucket_counts()[..2], [1, 1]);
         assert_eq!(
-            tally.by_status().last().unwrap().1.bucket_counts()[BUCKET_COUNT - 1],
+            received.by_status().last().unwrap().1.bucket_counts()[BUCKET_COUNT - 1],
             1
         );
-        assert_eq!((tally.started_count(), tally.ended_count()), (1, 3));
+        assert_eq!((received.started_count(), received.ended_count()), (1, 3));
+    }
+
+    #[test]
+    fn calls_from_nodes_are_counted_apart_and_in_the_sums_of_this_machine() {
+        let tally = FunctionTally::default();
+        assert!(tally.from_nodes().is_none());
+        for origin in [CallOrigin::Caller, CallOrigin::Node, CallOrigin::Node] {
+            tally.note_start(origin);
+        }
+        tally.note_end(CallOrigin::Node, 200, Duration::from_millis(1));
+        assert_eq!((tally.started_count(), tally.open_count()), (3, 2));
+        let from_nodes = tally.from_nodes().unwrap();
+        assert_eq!(
+            (from_nodes.started_count(), from_nodes.ended_count()),
+            (2, 1)
+        );
+        assert_eq!(tally.received().ended_count(), 0);
+        tally.note_end(CallOrigin::Caller, 200, Duration::from_millis(1));
+        assert_eq!((tally.answered_count(), tally.open_count()), (2, 1));
+    }
+
+    #[test]
+    fn statuses_are_counted() {
+        let counts = StatusCounts::default();
+        for code in [200, 200, 0, 999] {
+            counts.count_status(code);
+        }
+        let found: Vec<_> = counts.nonzero_counts().collect();
+        assert_eq!(found, [(100, 1), (200, 2), (599, 1)]);
     }
 
     #[test]
     fn a_strange_code_does_no_harm() {
         let tally = FunctionTally::default();
-        tally.note_end(0, Duration::ZERO);
-        tally.note_end(u16::MAX, Duration::MAX);
+        tally.note_end(CallOrigin::Caller, 0, Duration::ZERO);
+        tally.note_end(CallOrigin::Caller, u16::MAX, Duration::MAX);
         assert_eq!(
-            tally.by_status().map(|(code, _)| code).collect::<Vec<_>>(),
+            tally
+                .received()
+                .by_status()
+                .map(|(code, _)| code)
+                .collect::<Vec<_>>(),
             [100, 599]
         );
     }

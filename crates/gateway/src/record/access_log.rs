@@ -28,6 +28,9 @@ pub(crate) struct AccessLogLine {
     pub function: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub caller: Option<String>,
+    /// Other node from which the request came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_node: Option<String>,
     pub client: IpAddr,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_agent: Option<String>,

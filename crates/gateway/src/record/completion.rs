@@ -8,11 +8,12 @@ use std::time::{Duration, Instant, SystemTime};
 use http::{HeaderValue, Method, Request, Version};
 use nearpath_domain::trace::{TRACEPARENT, TraceContext};
 use nearpath_path::{Obstacle, Path, PathChoice};
-use nearpath_types::{InstanceId, NodeName, Reason};
+use nearpath_types::instance_label::label_instance;
+use nearpath_types::{NodeName, Reason};
 
 use super::access_log::AccessLogLine;
-use super::recorder::CompletionRecorder;
-use crate::function::{EndpointId, FunctionEntry};
+use super::recorder::{CallingNode, CompletionRecorder};
+use crate::function::{CallOrigin, EndpointId, FunctionEntry};
 use crate::request::{PeerInfo, UploadProgress};
 
 /// Status for callers that left before the response; nginx logs the same number.
@@ -26,6 +27,8 @@ const MAX_USER_AGENT_BYTES: usize = 256;
 pub(crate) struct CompletionRecord {
     recorder: Rc<CompletionRecorder>,
     function: Option<Arc<FunctionEntry>>,
+    /// Other node from which the request came.
+    from_node: Option<CallingNode>,
     started_at: Instant,
     /// Duration, where it is known before the end.
     took: Option<Duration>,
@@ -72,12 +75,15 @@ impl CompletionRecord {
         function: Option<Arc<FunctionEntry>>,
         requested_name: &str,
     ) -> Self {
+        // The name comes with the certificate, so callers of other zones have none.
+        let from_node = peer.node.get().and_then(|node| recorder.calling_node(node));
         if let Some(function) = &function {
-            function.tally.note_start();
+            function.tally.note_start(origin_of(from_node));
         }
-        Self::new(recorder, function, Instant::now(), || {
-            LogDetails::from_request(peer, request, requested_name)
-        })
+        let details = || LogDetails::from_request(peer, request, requested_name);
+        let mut record = Self::new(recorder, function, Instant::now(), details);
+        record.from_node = from_node;
+        record
     }
 
     /// Starts the record of a plain HTTP/1.1 request with `bytes_in` bytes of body. `header` finds
@@ -91,7 +97,7 @@ impl CompletionRecord {
         arrived_at: Instant,
         header: impl Fn(&str) -> Option<&'a [u8]>,
     ) -> Self {
-        function.tally.note_start();
+        function.tally.note_start(CallOrigin::Caller);
         let details = || LogDetails {
             method: method.to_string(),
             path: path.to_owned(),
@@ -123,6 +129,7 @@ impl CompletionRecord {
         Self {
             recorder: recorder.clone(),
             function,
+            from_node: None,
             started_at,
             took: None,
             status: STATUS_CALLER_GONE,
@@ -200,9 +207,16 @@ impl CompletionRecord {
         self.reason = Some(reason);
     }
 
-    fn instance(&self) -> Option<InstanceId> {
+    /// Returns the name of the node from which the request came.
+    fn from_node_name(&self) -> Option<String> {
+        let name = self.recorder.calling_node_name(self.from_node?)?;
+        Some(name.to_string())
+    }
+
+    /// Returns the instance to which the request was sent last, as users read it.
+    fn instance_label(&self) -> Option<String> {
         match self.endpoint {
-            Some(EndpointId::Instance(id)) => Some(id),
+            Some(EndpointId::Instance(id)) => Some(label_instance(self.recorder.node.as_ref(), id)),
             _ => None,
         }
     }
@@ -228,7 +242,10 @@ impl CompletionRecord {
         match &self.function {
             // A refusal counts for its function if there is one, otherwise for the gateway.
             Some(function) => {
-                function.tally.note_end(self.status, took);
+                let origin = origin_of(self.from_node);
+                function.tally.note_end(origin, self.status, took);
+                self.from_node
+                    .inspect(|node| self.recorder.count_node_call(*node, self.status));
                 self.reason
                     .inspect(|reason| function.tally.refusals.count_refusal(*reason));
             }
@@ -249,7 +266,7 @@ impl CompletionRecord {
         };
         if let Some(suppressed) = self.recorder.take_silence_notice(Instant::now()) {
             tracing::warn!(
-                function = %function.name, instance = self.instance().map(|id| id.0), suppressed,
+                function = %function.name, instance = self.instance_label(), suppressed,
                 "gateway: cut a silent response (annotation nearpath.io/idle-timeout)"
             );
         }
@@ -264,6 +281,7 @@ impl CompletionRecord {
                 .as_ref()
                 .map_or(details.requested_name, |function| function.name.to_string()),
             caller: details.caller,
+            from_node: self.from_node_name(),
             client: details.client,
             user_agent: details.user_agent,
             trace_id: details.trace_id,
@@ -272,7 +290,7 @@ impl CompletionRecord {
             protocol: details.protocol,
             status: self.status,
             reason: self.reason.map(Reason::name),
-            instance: self.instance().map(|id| id.to_string()),
+            instance: self.instance_label(),
             node: self.node().map(|name| name.to_string()),
             bytes_in: self.bytes_in
                 + self
@@ -289,6 +307,13 @@ impl CompletionRecord {
                 .and(self.path_choice.obstacle)
                 .map(Obstacle::name),
         }
+    }
+}
+
+fn origin_of(from_node: Option<CallingNode>) -> CallOrigin {
+    match from_node {
+        Some(_) => CallOrigin::Node,
+        None => CallOrigin::Caller,
     }
 }
 

@@ -3,6 +3,9 @@
 //! Calls between functions through shared memory bypass the gateway. Each scrape reads them and
 //! adds them to the gateway's counters, so that every invocation counts once. Only success or
 //! failure of such a call is known, so it counts as 200 or 500.
+//!
+//! A call to another node counts as an invocation at the node that its caller has called. The other node
+//! counts it among the calls from nodes.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Error};
@@ -17,7 +20,9 @@ use prometheus_client::metrics::exemplar::Exemplar;
 
 use super::totals::GatewayTotals;
 use crate::control::GatewayControl;
-use crate::function::{BUCKET_BOUNDS_US, FunctionEntry, LatencyHistogram, RoutingTable};
+use crate::function::{
+    BUCKET_BOUNDS_US, FunctionEntry, LatencyHistogram, RequestTally, RoutingTable,
+};
 
 type NoExemplar<'a> = Option<&'a Exemplar<[(&'static str, &'static str); 0], u64>>;
 
@@ -49,6 +54,7 @@ impl Collector for GatewayMetrics {
         // Scrapes are easier to compare in a fixed order; the table has none.
         functions.sort_by(|a, b| a.name.cmp(&b.name));
         self.encode_seconds(&mut to, &functions)?;
+        encode_node_call_seconds(&mut to, &functions)?;
         let called: Vec<FunctionCalls> = functions
             .iter()
             .map(|function| (function.clone(), self.calls_past_gateway(function)))
@@ -59,6 +65,7 @@ impl Collector for GatewayMetrics {
         self.encode_connections(&mut to)?;
         self.encode_node_refusals(&mut to)?;
         self.encode_spool(&mut to)?;
+        self.totals.node_calls.encode_metrics(&mut to)?;
         self.totals.quic.encode_metrics(&mut to)
     }
 }
@@ -77,23 +84,10 @@ impl GatewayMetrics {
         functions: &[Arc<FunctionEntry>],
     ) -> Result<(), Error> {
         let help = "Seconds from the arrival of a request to the end of its response";
-        let mut metric = to.encode_descriptor(
-            "gateway_functions_seconds",
-            help,
-            None,
-            MetricType::Histogram,
-        )?;
-        for_each_code(functions, |name, code, times| {
-            let labels = [("function_name", name), ("code", code)];
-            let mut metric = metric.encode_family(&labels)?;
-            let sum = times.sum_seconds();
-            metric.encode_histogram::<[(&str, &str); 0]>(
-                sum,
-                times.total_count(),
-                &histogram_buckets(times),
-                None,
-            )
-        })
+        let tallies = functions
+            .iter()
+            .map(|one| (&*one.name, one.tally.received()));
+        encode_histograms(to, ("gateway_functions_seconds", help), tallies)
     }
 
     fn encode_invocations(
@@ -128,7 +122,7 @@ impl GatewayMetrics {
         functions: &[FunctionCalls],
     ) -> Result<(), Error> {
         type GaugeValue = fn(&FunctionEntry, &DirectCallCounts) -> u64;
-        let gauges: [(&str, &str, GaugeValue); 4] = [
+        let gauges: [(&str, &str, GaugeValue); 5] = [
             // A gauge, because OpenFaaS's name lacks the suffix `_total` that OpenMetrics
             // requires of counters.
             (
@@ -136,6 +130,7 @@ impl GatewayMetrics {
                 "Received requests",
                 |f, near| {
                     f.tally
+                        .received()
                         .started_count()
                         .saturating_add(near.ended)
                         .saturating_add(near.open)
@@ -145,13 +140,16 @@ impl GatewayMetrics {
                 f.route().ready.len() as u64
             }),
             ("nearpath_inflight", "Open requests", |f, near| {
-                // Two counters read one after the other: a request may end in between, and
-                // the difference must not wrap.
-                f.tally
-                    .started_count()
-                    .saturating_sub(f.tally.ended_count())
-                    .saturating_add(near.open)
+                u64::from(f.tally.received().open_count()).saturating_add(near.open)
             }),
+            (
+                "nearpath_node_calls_inflight",
+                "Open calls from other nodes",
+                |f, _| {
+                    let from_nodes = f.tally.from_nodes();
+                    from_nodes.map_or(0, |tally| u64::from(tally.open_count()))
+                },
+            ),
             (
                 "nearpath_queued",
                 "Requests waiting for an instance",
@@ -279,13 +277,35 @@ impl GatewayMetrics {
     }
 }
 
-fn for_each_code(
+/// Encodes the times of calls from other nodes.
+fn encode_node_call_seconds(
+    to: &mut DescriptorEncoder,
     functions: &[Arc<FunctionEntry>],
-    mut show: impl FnMut(&str, &str, &LatencyHistogram) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    for function in functions {
-        for (code, times) in function.tally.by_status() {
-            show(&function.name, &code.to_string(), times)?;
+    let help = "Seconds from the arrival of a call from another node to the end of its response";
+    let tallies = functions
+        .iter()
+        .filter_map(|one| Some((&*one.name, one.tally.from_nodes()?)));
+    encode_histograms(to, ("nearpath_node_calls_seconds", help), tallies)
+}
+
+/// Encodes a histogram for each function and status.
+fn encode_histograms<'a>(
+    to: &mut DescriptorEncoder,
+    (name, help): (&str, &str),
+    tallies: impl Iterator<Item = (&'a str, &'a RequestTally)>,
+) -> Result<(), Error> {
+    let mut metric = to.encode_descriptor(name, help, None, MetricType::Histogram)?;
+    for (function, tally) in tallies {
+        for (code, times) in tally.by_status() {
+            let labels = [("function_name", function), ("code", &code.to_string())];
+            let mut metric = metric.encode_family(&labels)?;
+            metric.encode_histogram::<[(&str, &str); 0]>(
+                times.sum_seconds(),
+                times.total_count(),
+                &histogram_buckets(times),
+                None,
+            )?;
         }
     }
     Ok(())
@@ -295,6 +315,7 @@ fn for_each_code(
 fn counts_by_code(function: &FunctionEntry, near: &DirectCallCounts) -> BTreeMap<u16, u64> {
     let mut codes: BTreeMap<u16, u64> = function
         .tally
+        .received()
         .by_status()
         .map(|(code, times)| (code, times.total_count()))
         .collect();

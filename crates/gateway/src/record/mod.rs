@@ -4,6 +4,7 @@
 mod access_log;
 mod completion;
 mod metrics;
+mod node_calls;
 mod quic_totals;
 mod recorder;
 mod totals;

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use nearpath_wire::quic::RefusalStats;
 use tokio::sync::watch;
 
+use super::node_calls::NodeCallTotals;
 use super::quic_totals::QuicTotals;
 use crate::function::RefusalCounts;
 
@@ -32,6 +33,8 @@ pub(crate) struct GatewayTotals {
     pub node_refusals: watch::Sender<RefusalStats>,
     /// Calls over QUIC.
     pub quic: QuicTotals,
+    /// Calls from other nodes.
+    pub node_calls: NodeCallTotals,
     /// Counters of HTTP/3.
     pub http3: Http3Counts,
 }

@@ -216,11 +216,15 @@ impl TestGateway {
 
     /// Starts the gateway of a node, which calls other nodes and takes their calls.
     pub(crate) fn with_node_tls(node_tls: watch::Receiver<Arc<NodeTls>>) -> Self {
+        let settings = GatewaySettings {
+            node: Some(node_tls.borrow().credentials().node().clone()),
+            ..GatewaySettings::default()
+        };
         let options = QuicOptions {
             node_tls: Some(node_tls),
             ..QuicOptions::default()
         };
-        Self::start_with(GatewaySettings::default(), None, options)
+        Self::start_with(settings, None, options)
     }
 
     /// Starts a gateway with a given session store for HTTP/3.

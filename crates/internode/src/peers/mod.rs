@@ -7,6 +7,7 @@ mod http_connection;
 mod log_lines;
 mod peer_task;
 mod pinger;
+mod query;
 mod subscription;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use nearpath_types::{NodeAddresses, NodeName};
 use tokio::sync::watch;
 
 pub use dialer::{DialedStream, NodeDialError, NodeDialer};
+pub use query::{PeerClient, PeerLines, QUERY_TIMEOUT, QueryError};
 
 use crate::metrics;
 use crate::peer_states::PeerStates;

@@ -36,6 +36,11 @@ impl StateServer {
         }
     }
 
+    /// Returns whether this server has something at a path.
+    pub fn has_path(path: &str) -> bool {
+        matches!(path, STATE_PATH | PING_PATH)
+    }
+
     /// Responds to a request of the node `peer`. The body of a state stream needs a tokio runtime.
     pub async fn respond(&self, peer: &NodeName, request: Request<Body>) -> Response<Body> {
         let path = request.uri().path();

@@ -5,6 +5,7 @@ mod drain;
 mod faults;
 mod fixture;
 mod node_list;
+mod query;
 mod server;
 mod state;
 mod vectors;

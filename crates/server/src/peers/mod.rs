@@ -2,7 +2,9 @@
 //! gateway, and the report of this node's functions.
 
 mod dialer;
+mod directory;
 mod local_load;
+mod node_rows;
 mod port;
 mod routes;
 
@@ -12,7 +14,7 @@ use std::time::Duration;
 use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_gateway::Gateway;
 use nearpath_internode::{
-    LocalState, NodeFacts, PeerLinks, PeerStates, StateServer, random_incarnation,
+    LocalState, NodeFacts, PeerClient, PeerLinks, PeerStates, StateServer, random_incarnation,
 };
 use nearpath_node::Node;
 use nearpath_types::{NodeAddresses, NodeName};
@@ -22,6 +24,7 @@ use tokio::sync::watch;
 
 use dialer::TlsDialer;
 
+pub(crate) use directory::NodeDirectory;
 pub(crate) use port::PeerPort;
 pub(crate) use routes::{RouteForwarder, RoutePeers};
 
@@ -92,6 +95,17 @@ impl PeerService {
             states: self.states.subscribe(),
             applied: self.applied.clone(),
         }
+    }
+
+    /// Returns a client for queries of the other nodes.
+    pub(crate) fn client(&self) -> PeerClient {
+        let dialer = Arc::new(TlsDialer::new(self.tls.clone()));
+        PeerClient::new(dialer, self.watch_peers())
+    }
+
+    /// Returns the states of the other nodes as they change.
+    pub(crate) fn watch_peers(&self) -> watch::Receiver<Arc<PeerStates>> {
+        self.states.subscribe()
     }
 
     /// Connects to the nodes of the list, and reports this node's functions to them.

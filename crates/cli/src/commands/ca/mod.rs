@@ -114,7 +114,7 @@ fn days(count: u32) -> Duration {
 
 fn failed(error: &AuthorityFilesError) -> CommandError {
     let exit = match error {
-        AuthorityFilesError::TrustDomain(_) | AuthorityFilesError::NodeName(_) => ExitStatus::Usage,
+        AuthorityFilesError::TrustDomain(_) => ExitStatus::Usage,
         _ => ExitStatus::Failed,
     };
     CommandError::new(exit, error.to_string())

@@ -1,6 +1,7 @@
 //! Calls between nodes, each with its own gateway.
 
 mod certificates;
+mod counters;
 mod fixture;
 mod own_port;
 mod permission;

@@ -1,0 +1,95 @@
+//! Records of calls between nodes: metrics of all nodes add up, and access logs name both nodes.
+
+use nearpath_testkit::eventually;
+use nearpath_types::FunctionPolicy;
+
+use super::fixture::{TestNode, elsewhere, here, new_authority};
+use crate::fixture::start_mirror;
+
+const CALLS: u64 = 3;
+
+/// Starts a node `a` without instances, and `b` with one. Clients call `a`.
+async fn call_across() -> [TestNode; 2] {
+    let authority = new_authority();
+    let [a, b] = ["a", "b"].map(|name| TestNode::start(&authority, name));
+    let policy = FunctionPolicy::default;
+    b.publish(&[], vec![here("echo", policy(), &[start_mirror().await])]);
+    a.publish(&[&b], vec![elsewhere("echo", policy(), &[&b])]);
+    for _ in 0..CALLS {
+        assert_eq!(a.get("/function/echo").await.status, 200);
+    }
+    for node in [&a, &b] {
+        eventually("all calls have ended", async || {
+            let lines = node.gateway.log.parse_lines();
+            let calls = lines
+                .iter()
+                .filter(|line| line["function"] == "echo.openfaas-fn");
+            calls.count() as u64 == CALLS
+        })
+        .await;
+    }
+    [a, b]
+}
+
+#[tokio::test]
+async fn a_call_counts_at_the_node_that_the_client_called() {
+    let [a, b] = call_across().await;
+    let id = "echo".parse().unwrap();
+    let counted = |node: &TestNode| node.gateway.gateway.invocations(&id);
+    assert_eq!((counted(&a), counted(&b)), (CALLS, 0));
+    // Placement compares answered calls of the node with the instances.
+    assert_eq!(b.gateway.gateway.functions().answered(&id), CALLS);
+    let echo = r#"function_name="echo.openfaas-fn""#;
+    let (at_a, at_b) = (a.gateway.encode_metrics(), b.gateway.encode_metrics());
+    let code = "code=\"200\"";
+    for (metrics, wanted) in [
+        (
+            &at_a,
+            format!("gateway_function_invocation_total{{{echo},{code}}} {CALLS}"),
+        ),
+        (
+            &at_a,
+            format!("gateway_function_invocation_started{{{echo}}} {CALLS}"),
+        ),
+        (&at_a, format!("nearpath_node_calls_inflight{{{echo}}} 0")),
+        (
+            &at_b,
+            format!("gateway_function_invocation_started{{{echo}}} 0"),
+        ),
+        (
+            &at_b,
+            format!("nearpath_node_calls_total{{node=\"a\",{code}}} {CALLS}"),
+        ),
+        (
+            &at_b,
+            format!("nearpath_node_calls_seconds_count{{{echo},{code}}} {CALLS}"),
+        ),
+        (&at_b, format!("nearpath_inflight{{{echo}}} 0")),
+    ] {
+        assert!(metrics.contains(&wanted), "{wanted} in\n{metrics}");
+    }
+    let counts_twice = |line: &str| line.starts_with("gateway_function_invocation_total{");
+    assert!(!at_b.lines().any(counts_twice), "{at_b}");
+    assert!(!at_a.contains("nearpath_node_calls_total{"), "{at_a}");
+}
+
+#[tokio::test]
+async fn access_logs_name_the_other_node_and_the_instance_with_its_node() {
+    let [a, b] = call_across().await;
+    let call = |node: &TestNode| {
+        let lines = node.gateway.log.parse_lines();
+        let is_call = |line: &&serde_json::Value| line["function"] == "echo.openfaas-fn";
+        lines.iter().find(is_call).unwrap().clone()
+    };
+    let (at_a, at_b) = (call(&a), call(&b));
+    assert_eq!(
+        (&at_a["node"], &at_a["from_node"]),
+        (&"b".into(), &serde_json::Value::Null)
+    );
+    assert_eq!(
+        (&at_b["node"], &at_b["from_node"]),
+        (&serde_json::Value::Null, &"a".into())
+    );
+    let instance = at_b["instance"].as_str().unwrap();
+    assert!(instance.starts_with("b/i"), "{at_b}");
+}
