@@ -10,11 +10,13 @@ use nearpath_types::{
     FunctionId, FunctionLoad, FunctionMap, FunctionRoute, InstanceState, RoutingSnapshot,
 };
 use tokio::sync::watch;
-use tokio::time::MissedTickBehavior;
+use tokio::time::sleep;
 
 /// Interval at which requests are counted. Other nodes choose by it, so it is short against the time in
 /// which load shifts, and long against a look at all functions.
 const LOAD_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval while no function has requests: an idle node need not wake up as often.
+const IDLE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Returns the time in seconds since 1970.
 pub(super) fn unix_seconds() -> u64 {
@@ -28,9 +30,7 @@ pub(super) async fn report(
     mut snapshots: watch::Receiver<Arc<RoutingSnapshot>>,
     functions: FunctionTable,
 ) {
-    let mut report = Report::default();
-    let mut ticks = tokio::time::interval(LOAD_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut report, mut interval) = (Report::default(), LOAD_INTERVAL);
     loop {
         let snapshot = snapshots.borrow_and_update().clone();
         report.apply_snapshot(&snapshot, &functions);
@@ -42,8 +42,11 @@ pub(super) async fn report(
                     Ok(()) => break,
                     Err(_) => return,
                 },
-                _ = ticks.tick() => {
-                    report.count_requests(&functions);
+                () = sleep(interval) => {
+                    interval = match report.count_requests(&functions) {
+                        true => LOAD_INTERVAL,
+                        false => IDLE_INTERVAL,
+                    };
                     report.publish(&state);
                 }
             }
@@ -83,7 +86,9 @@ impl Report {
     }
 
     /// Counts the requests of functions of which one has started since the last count, or was open then.
-    fn count_requests(&mut self, functions: &FunctionTable) {
+    /// Returns whether there are any.
+    fn count_requests(&mut self, functions: &FunctionTable) -> bool {
+        let mut is_busy = false;
         for function in functions.list_functions() {
             let (id, started) = (function.id(), function.started_requests());
             let Some(load) = self.loads.get(id) else {
@@ -93,6 +98,7 @@ impl Report {
             if is_idle && load.requests == 0 {
                 continue;
             }
+            is_busy = true;
             let (ready, requests) = (load.ready, function.open_requests());
             self.started.insert(id.clone(), started);
             if load.requests != requests {
@@ -100,6 +106,7 @@ impl Report {
                     .insert(id.clone(), FunctionLoad { ready, requests });
             }
         }
+        is_busy
     }
 
     fn publish(&self, state: &watch::Sender<Arc<LocalState>>) {
