@@ -1,6 +1,7 @@
 //! gRPC end to end: `examples/grpc` as a user runs it, with the example's client, which uses
 //! Google's `grpcio`.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -13,14 +14,14 @@ use crate::test_server::TestServer;
 const METHOD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A copy of the example, kept between runs with its installed dependency.
-struct GrpcExample(PathBuf);
+pub(crate) struct GrpcExample(pub(crate) PathBuf);
 
 impl GrpcExample {
     /// Copies the example and installs its dependency.
     ///
     /// # Errors
     /// The reason why this is not possible here.
-    async fn prepare_example() -> Result<Self, String> {
+    pub(crate) async fn prepare_example() -> Result<Self, String> {
         let target = std::env::current_exe()
             .unwrap()
             .ancestors()
@@ -107,7 +108,16 @@ impl GrpcExample {
 
     /// Runs the client. Returns its output without quotes and braces, and its errors.
     async fn run_client(&self, server: &TestServer, arguments: &str) -> (String, String) {
-        let gateway = server.addr.to_string();
+        self.run_client_at(server.addr, arguments).await
+    }
+
+    /// Runs the client at a gateway.
+    pub(crate) async fn run_client_at(
+        &self,
+        gateway: SocketAddr,
+        arguments: &str,
+    ) -> (String, String) {
+        let gateway = gateway.to_string();
         let words = ["client.py", "--gateway", &gateway]
             .into_iter()
             .chain(arguments.split(' '));

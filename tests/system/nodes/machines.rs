@@ -87,6 +87,11 @@ impl Machines {
         run_ca(&["issue", "--dir", dir.to_str().unwrap()], names);
     }
 
+    /// Folder of everything.
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Folder of the authority of all nodes.
     pub(super) fn authority(&self) -> PathBuf {
         self.folder.path().join("authority")
@@ -211,6 +216,13 @@ impl Machines {
         nearpath_testkit::within(send_request(addr, request))
             .await
             .unwrap()
+    }
+
+    /// Waits until a node has a ready instance.
+    pub(super) async fn wait_instance(&self, at: usize) {
+        let series = "nearpath_instances{state=\"ready\"}";
+        let what = format!("an instance is ready\n{}", self.logs());
+        eventually(&what, async || self.metric(at, series).await > 0.0).await;
     }
 
     /// Starts a call of a function at the gateway of a machine.

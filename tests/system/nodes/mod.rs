@@ -2,11 +2,17 @@
 //!
 //! Each test of a protection has a control: a run without the protection, which must fail.
 
+mod bodies;
+mod certificates;
 mod executions;
 mod functions;
 mod kills;
+mod limits;
 mod links;
 mod load;
 mod machines;
+mod older_release;
+mod refusals;
 mod restarts;
+mod scripted_peer;
 mod source_away;
