@@ -15,7 +15,7 @@ FUZZ_SECONDS ?= 60
 EXAMPLES ?= boutique retail certinfo resizer
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: help check-locks build build-dist demo demo-debug up test test-rust test-drivers test-nat test-jobs test-python test-rendezvous test-slow-clients test-updates test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan generate lint fmt fuzz fuzz-corpora bench build-bench bench-check bench-report audit dist clean nightly setup setup-cargo-tools setup-nextest
+.PHONY: help check-locks build build-dist demo demo-debug demo-nodes up test test-rust test-drivers test-nat test-jobs test-python test-rendezvous test-slow-clients test-updates test-nodes test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan generate lint fmt fuzz fuzz-corpora bench build-bench bench-check bench-report audit dist clean nightly setup setup-cargo-tools setup-nextest
 
 help: ## list what can be made
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ demo: build ## a ten-service shop on this machine, under load for some seconds
 demo-debug: ## the same with the programs that `make test` has built
 	@tools/place-examples $(DEBUG)
 	@PATH="$(abspath $(DEBUG)):$$PATH" examples/demo.sh
+
+demo-nodes: build ## the shop on three machines (namespaces), one of which is killed and comes back under load; root
+	@PATH="$(abspath $(RELEASE)):$$PATH" examples/demo-nodes.sh
 
 up: build ## controller, node and gateway in one process, until Ctrl-C
 	$(RELEASE)/nearpath up
@@ -101,6 +104,9 @@ test-rendezvous: setup ## ten thousand workers at one rendezvous: memory of a li
 
 test-updates: setup-nextest ## a thousand updates of a function in a minute, under load; root
 	$(NIGHTLY_TEST) --run-ignored only -E 'test(=updates::a_thousand_updates_in_a_minute_fail_no_request)'
+
+test-nodes: setup-nextest ## faults of several nodes at length: a folder away for ten minutes, fifty kills, every fault of a link; root
+	$(NIGHTLY_TEST) --run-ignored only -E 'package(nearpath-tests) & test(/^nodes::/)'
 
 test-slow-clients: setup-nextest ## slow bodies, readers and closed windows beside good requests, for a minute; root
 	$(NIGHTLY_TEST) --run-ignored only --no-capture -E 'test(~slow_clients::slow_clients)'
@@ -235,7 +241,7 @@ dist: build-dist ## a tarball for this architecture and C library
 	@tools/dist $(DIST)
 
 nightly: test lint fuzz-corpora ## everything: what CI runs, and the slow matrices, fuzzing, sanitizers and shapes
-	$(MAKE) --no-print-directory test-jobs test-drivers test-nat test-rendezvous test-updates test-slow-clients test-shape bench-check loom asan fuzz demo
+	$(MAKE) --no-print-directory test-jobs test-drivers test-nat test-rendezvous test-updates test-nodes test-slow-clients test-shape bench-check loom asan fuzz demo demo-nodes
 
 clean: ## remove what was built
 	$(CARGO) clean

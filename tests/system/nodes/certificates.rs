@@ -38,7 +38,12 @@ async fn a_rotation_of_the_root_fails_no_call() {
     write_counted(&machines, &["b", "c"]);
     machines.start_all().await;
     machines.wait_answered(0, "/function/work").await;
-    let load = CallLoad::start(LoadPlan::new(&machines, &[0], "/function/work", Method::POST));
+    let load = CallLoad::start(LoadPlan::new(
+        &machines,
+        &[0],
+        "/function/work",
+        Method::POST,
+    ));
     load.wait_calls(RATE as usize).await;
     let seconds = |count: usize| count * RATE as usize;
     machines.ca("rotate", &[]);
@@ -50,7 +55,11 @@ async fn a_rotation_of_the_root_fails_no_call() {
     names.iter().for_each(|node| machines.copy_roots(node));
     load.wait_calls(seconds(3)).await;
     load.finish().await.assert_no_failure(&machines);
-    assert!(!machines.logs().contains("node is down"), "{}", machines.logs());
+    assert!(
+        !machines.logs().contains("node is down"),
+        "{}",
+        machines.logs()
+    );
 }
 
 /// Node b goes on with a certificate of the old root. It is refused, also on open connections.
@@ -66,7 +75,10 @@ async fn control_a_node_of_a_removed_root_is_refused() {
     machines.ca("retire", &[]);
     machines.copy_roots("a");
     let series = "nearpath_node_refusals_total{reason=\"unknown_root\"}";
-    eventually("b is refused", async || machines.metric(0, series).await > 0.0).await;
+    eventually("b is refused", async || {
+        machines.metric(0, series).await > 0.0
+    })
+    .await;
     eventually("b has lost its connections", async || {
         machines.server(1).log().contains("node is down")
     })

@@ -37,11 +37,20 @@ async fn kill_often(count: usize, duplicates: bool) -> Machines {
     }
     load.wait_calls(RATE as usize).await;
     let outcome = load.finish().await;
-    let others: Vec<_> = outcome.failures.iter().filter(|one| !is_inside(one)).collect();
+    let others: Vec<_> = outcome
+        .failures
+        .iter()
+        .filter(|one| !is_inside(one))
+        .collect();
     assert!(others.is_empty(), "{others:?}\n{}", machines.logs());
     let failed = outcome.failures.len();
-    assert!(failed <= inside, "{failed} failed, {inside} could be inside");
-    let returns = machines.metric(0, "nearpath_peer_reconnects_total{node=\"b\"}").await;
+    assert!(
+        failed <= inside,
+        "{failed} failed, {inside} could be inside"
+    );
+    let returns = machines
+        .metric(0, "nearpath_peer_reconnects_total{node=\"b\"}")
+        .await;
     assert_eq!(returns, count as f64, "b flapped:\n{}", machines.logs());
     machines
 }

@@ -74,10 +74,25 @@ async fn run_faults(faults: &[LinkFault], seconds: usize) {
         let outcome = load.finish().await;
         let (calls, executions) = (outcome.calls(), machines.executions.total() - before);
         let (answered, failed) = (outcome.answered, outcome.failures.len());
-        eprintln!("{fault:?}: {calls} calls, {answered} answered, {failed} failed, {executions} executions");
-        assert_eq!(outcome.open, 0, "{fault:?}: calls that do not end\n{}", machines.logs());
-        assert!(executions * 5 <= calls * 6, "{fault:?}: {executions} executions of {calls} calls");
-        assert!(answered * 2 > calls, "{fault:?}: {:?}\n{}", outcome.failures, machines.logs());
+        eprintln!(
+            "{fault:?}: {calls} calls, {answered} answered, {failed} failed, {executions} executions"
+        );
+        assert_eq!(
+            outcome.open,
+            0,
+            "{fault:?}: calls that do not end\n{}",
+            machines.logs()
+        );
+        assert!(
+            executions * 5 <= calls * 6,
+            "{fault:?}: {executions} executions of {calls} calls"
+        );
+        assert!(
+            answered * 2 > calls,
+            "{fault:?}: {:?}\n{}",
+            outcome.failures,
+            machines.logs()
+        );
         machines.wait_peers_up(0, 2).await;
     }
 }
@@ -126,14 +141,20 @@ async fn path_of_a_call(rules: Option<&str>) -> String {
     machines.wait_answered(0, "/function/work").await;
     let answer = machines.get(0, "/function/work").await;
     assert_eq!(answer.status(), 200);
-    answer.headers()["x-nearpath-path"].to_str().unwrap().to_owned()
+    answer.headers()["x-nearpath-path"]
+        .to_str()
+        .unwrap()
+        .to_owned()
 }
 
 #[tokio::test]
 async fn calls_go_over_tls_where_udp_is_blocked() {
     need_root!();
     let path = path_of_a_call(Some(BLOCK_UDP)).await;
-    assert!(path.starts_with("tls; obstacle=udp_blocked; node=b"), "{path}");
+    assert!(
+        path.starts_with("tls; obstacle=udp_blocked; node=b"),
+        "{path}"
+    );
 }
 
 /// Control: calls go over QUIC where UDP is not blocked.
@@ -141,5 +162,8 @@ async fn calls_go_over_tls_where_udp_is_blocked() {
 async fn control_calls_go_over_quic() {
     need_root!();
     let path = path_of_a_call(None).await;
-    assert!(path.starts_with("quic; obstacle=other_node; node=b"), "{path}");
+    assert!(
+        path.starts_with("quic; obstacle=other_node; node=b"),
+        "{path}"
+    );
 }

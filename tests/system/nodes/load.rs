@@ -157,11 +157,7 @@ impl CallLoad {
     }
 }
 
-async fn run(
-    plan: LoadPlan,
-    is_over: Arc<AtomicBool>,
-    progress: Arc<LoadProgress>,
-) -> LoadOutcome {
+async fn run(plan: LoadPlan, is_over: Arc<AtomicBool>, progress: Arc<LoadProgress>) -> LoadOutcome {
     let (start, mut running) = (Instant::now(), JoinSet::new());
     let mut outcome = LoadOutcome::default();
     for number in 0u32.. {

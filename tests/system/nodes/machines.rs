@@ -6,11 +6,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use http::Request;
 use nearpath_kernel::namespace;
 use nearpath_testkit::lab::{LabLink, LabNode, LinkConditions, NetworkLab};
 use nearpath_testkit::{eventually, program};
 use rustix::process::Signal;
-use http::Request;
 use tokio::task::JoinHandle;
 
 use super::executions::ExecutionLog;

@@ -41,19 +41,26 @@ fn vectors() -> Value {
 
 fn texts(lines: &Value) -> Vec<String> {
     let lines = lines.as_array().unwrap().iter();
-    lines.map(|line| line.as_str().unwrap().to_owned()).collect()
+    lines
+        .map(|line| line.as_str().unwrap().to_owned())
+        .collect()
 }
 
-fn service(lines: Arc<Vec<String>>, request: &Request<Incoming>) -> Response<BoxBody<Bytes, Infallible>> {
+fn service(
+    lines: Arc<Vec<String>>,
+    request: &Request<Incoming>,
+) -> Response<BoxBody<Bytes, Infallible>> {
     if request.uri().path().ends_with("/ping") {
         let micros = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let micros = micros.unwrap().as_micros();
-        let text = format!(
-            r#"{{"time":{micros},"incarnation":"0123456789abcdef","load":{{"cpu":1}}}}"#
-        );
+        let text =
+            format!(r#"{{"time":{micros},"incarnation":"0123456789abcdef","load":{{"cpu":1}}}}"#);
         return Response::new(Full::from(text).boxed());
     }
-    let first = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    let first = lines
+        .iter()
+        .map(|line| format!("{line}\n"))
+        .collect::<String>();
     let lines = stream::unfold(Some(first), |first| async {
         let line = match first {
             Some(lines) => lines,
@@ -115,8 +122,15 @@ async fn a_node_uses_a_peer_with_unknown_lines_and_fields() {
     let machines = start_beside(lines).await;
     machines.wait_peers_up(0, 1).await;
     let offset = "nearpath_peer_round_trip_seconds{node=\"b\"}";
-    eventually("its pings are read", async || machines.metric(0, offset).await > 0.0).await;
-    assert!(!machines.logs().contains("node is down"), "{}", machines.logs());
+    eventually("its pings are read", async || {
+        machines.metric(0, offset).await > 0.0
+    })
+    .await;
+    assert!(
+        !machines.logs().contains("node is down"),
+        "{}",
+        machines.logs()
+    );
 }
 
 /// Control: a stream with a gap is refused.

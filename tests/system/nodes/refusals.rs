@@ -103,15 +103,22 @@ async fn peers_that_may_not_connect_are_refused_with_who_and_why() {
         trust: peer::trust(&authority),
     };
     // Control: this peer is admitted, so the refusals have the reasons below.
-    for answer in test.both(&node_credentials(&authority, "c"), Some(FRONT)).await {
+    for answer in test
+        .both(&node_credentials(&authority, "c"), Some(FRONT))
+        .await
+    {
         assert_eq!(answer.as_ref().map(|one| one.0), Ok(200), "{answer:?}");
     }
-    assert_refused(test.both(&node_credentials(&foreign, "c"), Some(FRONT)).await);
+    assert_refused(
+        test.both(&node_credentials(&foreign, "c"), Some(FRONT))
+            .await,
+    );
     test.assert_counted("unknown_root", &["10.77.0.1"]).await;
     assert_refused(test.both(&expired(&authority), Some(FRONT)).await);
     test.assert_counted("expired", &["10.77.0.1"]).await;
     assert_refused(test.both(&instance(&authority), Some(FRONT)).await);
-    test.assert_counted("identity", &["is not the gateway of a node"]).await;
+    test.assert_counted("identity", &["is not the gateway of a node"])
+        .await;
 }
 
 #[tokio::test]

@@ -64,6 +64,16 @@ async fn a_long_call_ends_on_a_node_that_drains() {
     machines.executions.wait_for("long").await;
     machines.end(1, Signal::TERM);
     let answer = nearpath_testkit::within(call).await.unwrap();
-    assert_eq!(answer.status(), 200, "{:?}\n{}", answer.body(), machines.logs());
-    assert!(!machines.logs().contains("drain timeout"), "{}", machines.logs());
+    assert_eq!(
+        answer.status(),
+        200,
+        "{:?}\n{}",
+        answer.body(),
+        machines.logs()
+    );
+    assert!(
+        !machines.logs().contains("drain timeout"),
+        "{}",
+        machines.logs()
+    );
 }

@@ -53,7 +53,12 @@ pub(super) fn node_credentials(authority: &Path, node: &str) -> Credentials {
     let now = SystemTime::now();
     let minute = Duration::from_secs(60);
     let validity = (now - minute, now + 60 * minute);
-    sign(authority, SpiffeId::for_gateway(TRUST_DOMAIN, node), node, validity)
+    sign(
+        authority,
+        SpiffeId::for_gateway(TRUST_DOMAIN, node),
+        node,
+        validity,
+    )
 }
 
 /// Trust in the roots of an authority's folder.

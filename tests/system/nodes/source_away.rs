@@ -36,7 +36,12 @@ async fn start_nodes() -> Machines {
 /// Takes the source away for `seconds` of load, restarts node b meanwhile, and wakes a function.
 async fn source_is_away(seconds: usize) {
     let mut machines = start_nodes().await;
-    let load = CallLoad::start(LoadPlan::new(&machines, &[0, 2], "/function/work", Method::POST));
+    let load = CallLoad::start(LoadPlan::new(
+        &machines,
+        &[0, 2],
+        "/function/work",
+        Method::POST,
+    ));
     machines.take_source_away();
     let half = seconds * RATE as usize / 2;
     load.wait_calls(half).await;
@@ -45,7 +50,13 @@ async fn source_is_away(seconds: usize) {
     machines.wait_peers_up(1, 2).await;
     machines.wait_answered(0, "/function/kept").await;
     let woken = machines.get(0, "/function/nap").await;
-    assert_eq!(woken.status(), 200, "{:?}\n{}", woken.body(), machines.logs());
+    assert_eq!(
+        woken.status(),
+        200,
+        "{:?}\n{}",
+        woken.body(),
+        machines.logs()
+    );
     load.wait_calls(half).await;
     machines.bring_source_back();
     load.wait_calls(2 * RATE as usize).await;

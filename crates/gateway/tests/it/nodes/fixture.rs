@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::fixture::{self, CollectedResponse, TestGateway, full_body};
 
-const TRUST_DOMAIN: &str = "test.nearpath";
+pub(super) const TRUST_DOMAIN: &str = "test.nearpath";
 const LIFETIME: Duration = Duration::from_secs(3600);
 
 /// Creates an authority for nodes.

@@ -1,5 +1,6 @@
 //! Calls between nodes, each with its own gateway.
 
+mod certificates;
 mod fixture;
 mod permission;
 
