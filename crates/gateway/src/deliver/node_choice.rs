@@ -27,11 +27,11 @@ pub(super) fn choose_node<'a>(
 
 /// Chooses a node on which a call need not wait, by the node's last report. `max_inflight` is the limit
 /// of one instance.
-pub(super) fn choose_free_node<'a>(
-    nodes: &'a [Arc<FunctionEndpoint>],
+pub(super) fn choose_free_node(
+    nodes: &[Arc<FunctionEndpoint>],
     max_inflight: Option<u32>,
     random: u64,
-) -> Option<&'a Arc<FunctionEndpoint>> {
+) -> Option<&Arc<FunctionEndpoint>> {
     let free: Vec<_> = nodes
         .iter()
         .filter(|one| has_free_place(one.load(), max_inflight))

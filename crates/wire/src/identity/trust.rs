@@ -109,8 +109,8 @@ pub enum PeerRefusal {
     /// The peer is another node than the one that was dialed.
     #[error("{id} is not the gateway of node {dialed}")]
     OtherNode {
-        /// Identity in the peer's certificate.
-        id: SpiffeId,
+        /// Identity in the peer's certificate. Boxed, because errors move often.
+        id: Box<SpiffeId>,
         /// Name of the node that was dialed.
         dialed: String,
     },
@@ -278,7 +278,7 @@ impl ExpectedPeers {
         match (self, &peer.id.role, peer.name == name) {
             (Self::Nodes, SpiffeRole::Gateway(node), true) if node == name => Ok(peer),
             (Self::Nodes, ..) => Err(PeerRefusal::OtherNode {
-                id: peer.id,
+                id: Box::new(peer.id),
                 dialed: name.to_owned(),
             }),
             (Self::Workers { .. }, SpiffeRole::Instance(..), true) => Ok(peer),
