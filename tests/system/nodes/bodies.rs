@@ -58,7 +58,8 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 5000), Handler).serve_forever()
 async fn start_nodes() -> Machines {
     let mut machines = Machines::new(&["a", "b"]);
     machines.write("work/server.py", BODY_HANDLER);
-    let function = function_entry("work", "./work", "nodes: [b],");
+    let more = "nodes: [b], annotations: {nearpath.io/total-timeout: 10m},";
+    let function = function_entry("work", "./work", more);
     machines.write("stack.yml", &format!("functions:\n{function}"));
     machines.start_all().await;
     machines.wait_instance(1).await;

@@ -42,6 +42,25 @@ impl NodeDialer for PlainDialer {
     }
 }
 
+/// Dials without certificates, which are renewed with each change.
+pub(crate) struct RenewedDialer(pub(crate) watch::Receiver<u32>);
+
+impl NodeDialer for RenewedDialer {
+    fn dial(
+        &self,
+        node: &NodeName,
+        addr: SocketAddr,
+    ) -> BoxFuture<'static, Result<Box<dyn DialedStream>, NodeDialError>> {
+        PlainDialer.dial(node, addr)
+    }
+
+    fn renewed(&self) -> BoxFuture<'static, ()> {
+        let mut renewals = self.0.clone();
+        renewals.mark_unchanged();
+        async move { renewals.changed().await.unwrap() }.boxed()
+    }
+}
+
 pub(crate) fn name(text: &str) -> NodeName {
     text.parse().unwrap()
 }
@@ -169,10 +188,17 @@ impl Follower {
     }
 
     pub(crate) fn start_as(own: &str, peers: &[(&str, String)]) -> Self {
+        Self::start_dialing(own, peers, Arc::new(PlainDialer))
+    }
+
+    pub(crate) fn start_dialing(
+        own: &str,
+        peers: &[(&str, String)],
+        dialer: Arc<dyn NodeDialer>,
+    ) -> Self {
         let (nodes, list) = watch::channel(Arc::new(addresses(peers)));
         let registry = MetricsRegistry::default();
         let (applied, routes) = watch::channel(Arc::default());
-        let dialer = Arc::new(PlainDialer);
         let states = PeerLinks::start(name(own), list, routes, dialer, &registry);
         Self {
             nodes,

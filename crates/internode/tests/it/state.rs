@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nearpath_internode::PeerAvailability;
+use tokio::sync::watch;
 
-use crate::fixture::{Follower, TestNode, down_cause, is_up, load, loads};
+use crate::fixture::{Follower, RenewedDialer, TestNode, down_cause, is_up, load, loads};
 
 #[tokio::test]
 async fn a_change_of_readiness_is_seen_by_another_node() {
@@ -51,6 +52,30 @@ async fn a_node_that_drains_says_so() {
     node.state.send_replace(draining);
     let status = follower.wait("b", |status| status.is_draining).await;
     assert!(is_up(&status) && status.callable_node().is_none());
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_subscribes_again_and_the_node_stays_up() {
+    let node = TestNode::start("b").await;
+    node.set(&[("echo", load(1, 0))]);
+    let peers = [("b", node.addr.to_string())];
+    let (renewals, renewed) = watch::channel(0);
+    let dialer = Arc::new(RenewedDialer(renewed));
+    let mut follower = Follower::start_dialing("a", &peers, dialer);
+    let first = follower.wait_up("b").await;
+    for renewal in 1..=3 {
+        renewals.send_replace(renewal);
+        let status = follower
+            .wait("b", |status| status.reconnects == u64::from(renewal))
+            .await;
+        // The last state stays until the new one is complete.
+        assert_eq!((is_up(&status), loads(&status)), (true, loads(&first)));
+        assert_eq!(status.since, first.since, "it was never down");
+    }
+    node.set(&[("echo", load(2, 0))]);
+    follower
+        .wait("b", |status| loads(status)["echo.openfaas-fn"] == (2, 0))
+        .await;
 }
 
 #[tokio::test]

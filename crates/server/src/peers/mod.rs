@@ -30,7 +30,7 @@ pub(crate) use routes::{RouteForwarder, RoutePeers};
 
 /// Maximum wait for other nodes to send no more calls here. Longer than a node that does not answer
 /// counts as up.
-const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+const DRAIN_CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Minimum time between two log lines about refused nodes.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
@@ -131,11 +131,11 @@ impl PeerService {
     pub(crate) async fn begin_drain(&self) {
         self.state
             .send_modify(|state| *state = Arc::new(state.with_draining(true)));
-        if let Err(nodes) = self.server.wait_drain_applied(DRAIN_LIMIT).await {
+        if let Err(nodes) = self.server.wait_drain_applied(DRAIN_CONFIRM_TIMEOUT).await {
             let nodes: Vec<_> = nodes.iter().map(NodeName::as_str).collect();
             tracing::warn!(
                 nodes = nodes.join(", "),
-                limit = ?DRAIN_LIMIT,
+                limit = ?DRAIN_CONFIRM_TIMEOUT,
                 "draining: these nodes did not confirm that they send no more calls; they may see refused calls"
             );
         }

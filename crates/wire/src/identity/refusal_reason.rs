@@ -1,6 +1,6 @@
 //! Reasons of refusals, for metrics.
 
-use quinn::ConnectionError;
+use quinn::{ConnectionError, TransportErrorCode};
 use rustls::{AlertDescription, CertificateError};
 
 use super::PeerRefusal;
@@ -38,14 +38,18 @@ impl RefusalReason {
         }
     }
 
-    /// Returns the reason of a failed QUIC handshake. Its code is that of a TLS alert (RFC 9001
-    /// section 4.8).
+    /// Returns the reason of a failed QUIC handshake.
     pub(crate) fn of_connection(error: &ConnectionError) -> Self {
+        match error {
+            ConnectionError::TransportError(error) => Self::of_code(error.code),
+            _ => Self::Handshake,
+        }
+    }
+
+    /// Returns the reason of an error code, which is that of a TLS alert (RFC 9001 section 4.8).
+    fn of_code(code: TransportErrorCode) -> Self {
         const CRYPTO_ERROR: u64 = 0x100;
-        let ConnectionError::TransportError(error) = error else {
-            return Self::Handshake;
-        };
-        let alert = u64::from(error.code).checked_sub(CRYPTO_ERROR);
+        let alert = u64::from(code).checked_sub(CRYPTO_ERROR);
         let alert = alert.and_then(|alert| u8::try_from(alert).ok());
         alert.map_or(Self::Handshake, |alert| Self::of_alert(alert.into()))
     }
@@ -96,14 +100,7 @@ mod tests {
     #[test]
     fn a_failed_handshake_has_the_reason_of_its_alert() {
         let of = |alert: AlertDescription| {
-            let code = quinn::TransportErrorCode::crypto(alert.into());
-            let error = quinn::TransportError {
-                code,
-                frame: None,
-                reason: String::new(),
-                crypto: None,
-            };
-            RefusalReason::of_connection(&ConnectionError::TransportError(error))
+            RefusalReason::of_code(TransportErrorCode::crypto(alert.into()))
         };
         let expected = [
             (AlertDescription::CertificateExpired, RefusalReason::Expired),

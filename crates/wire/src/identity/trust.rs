@@ -7,12 +7,11 @@ use std::time::{Duration, SystemTime};
 use nearpath_types::spiffe::SpiffeRole;
 use nearpath_types::{FunctionId, NodeName, SpiffeId};
 use rustls::RootCertStore;
+use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
-
-use crate::quic::config::crypto_provider;
 
 /// Rules that a peer is checked against. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -109,8 +108,8 @@ pub enum PeerRefusal {
     /// The peer is another node than the one that was dialed.
     #[error("{id} is not the gateway of node {dialed}")]
     OtherNode {
-        /// Identity in the peer's certificate.
-        id: SpiffeId,
+        /// Identity in the peer's certificate. Boxed, because errors move often.
+        id: Box<SpiffeId>,
         /// Name of the node that was dialed.
         dialed: String,
     },
@@ -224,8 +223,9 @@ impl Trust {
         };
         let since = now.duration_since(SystemTime::UNIX_EPOCH);
         let now = UnixTime::since_unix_epoch(since.unwrap_or_default());
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(self.roots(), crypto_provider()).build();
+        // Only signatures matter here, which all providers of ring verify alike.
+        let provider = Arc::new(ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(self.roots(), provider).build();
         verifier.is_ok_and(|verifier| verifier.verify_client_cert(own, issuers, now).is_ok())
     }
 
@@ -278,7 +278,7 @@ impl ExpectedPeers {
         match (self, &peer.id.role, peer.name == name) {
             (Self::Nodes, SpiffeRole::Gateway(node), true) if node == name => Ok(peer),
             (Self::Nodes, ..) => Err(PeerRefusal::OtherNode {
-                id: peer.id,
+                id: Box::new(peer.id),
                 dialed: name.to_owned(),
             }),
             (Self::Workers { .. }, SpiffeRole::Instance(..), true) => Ok(peer),

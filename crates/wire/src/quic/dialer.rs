@@ -54,7 +54,7 @@ pub enum QuicDialError {
         /// Address that was dialed.
         addr: SocketAddr,
         /// Reason of the failure.
-        refusal: PeerRefusal,
+        refusal: Box<PeerRefusal>,
     },
 }
 
@@ -125,9 +125,12 @@ impl Dialer {
                 let done = done.map_err(|_| QuicDialError::Timeout { addr, limit })?;
                 let connection =
                     done.map_err(|source| QuicDialError::Handshake { addr, source })?;
-                let peer = self
-                    .admit_worker(&connection, name)
-                    .map_err(|refusal| QuicDialError::PeerRefused { addr, refusal })?;
+                let peer = self.admit_worker(&connection, name).map_err(|refusal| {
+                    QuicDialError::PeerRefused {
+                        addr,
+                        refusal: refusal.into(),
+                    }
+                })?;
                 let opened = CallerConnection::new(
                     connection,
                     watch::channel(HandshakeStage::Done { early: false }).1,

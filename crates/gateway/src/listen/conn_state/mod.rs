@@ -519,6 +519,28 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_that_serves_the_state_of_this_node_is_not_drained() {
+        let (now, table) = (Arc::default(), ConnTable::default());
+        let [call, service] = [(); 2].map(|()| ConnState::new(&now));
+        service.set_service(true);
+        for state in [&call, &service] {
+            drop(state.begin_request(true));
+            table.add_connection(state.clone());
+        }
+        table.drain_all(0, DrainCause::Stop);
+        assert!(call.is_draining() && !service.is_draining());
+        // Its next request is a call: the sweep drains it, too.
+        service.set_service(false);
+        let timeouts = ConnTimeouts {
+            head_ticks: 100,
+            idle_ticks: 100,
+            write_ticks: 100,
+        };
+        table.cut_overdue(1, &timeouts);
+        assert!(service.is_draining());
+    }
+
+    #[test]
     fn the_end_of_a_request_restarts_the_time_to_answer_goaway() {
         let now = Arc::new(AtomicU32::new(3));
         let states = [(); 2].map(|()| ConnState::new(&now));

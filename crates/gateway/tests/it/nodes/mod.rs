@@ -1,7 +1,10 @@
 //! Calls between nodes, each with its own gateway.
 
 mod certificates;
+<<<<<<< HEAD
 mod counters;
+=======
+>>>>>>> faults
 mod fixture;
 mod own_port;
 mod permission;
