@@ -1,10 +1,7 @@
 //! Calls between nodes, each with its own gateway.
 
 mod certificates;
-<<<<<<< HEAD
 mod counters;
-=======
->>>>>>> faults
 mod fixture;
 mod own_port;
 mod permission;
