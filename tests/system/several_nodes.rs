@@ -21,7 +21,7 @@ struct Application {
 }
 
 /// Standard output and standard error of a command that succeeded.
-struct Shown {
+struct CommandOutput {
     out: String,
     err: String,
 }
@@ -107,11 +107,11 @@ fn run_program(args: &[&str]) -> Output {
 }
 
 /// Runs a command against a node.
-fn show(server: &TestServer, args: &[&str]) -> Shown {
+fn show(server: &TestServer, args: &[&str]) -> CommandOutput {
     let gateway = format!("http://{}", server.addr);
     let output = run_program(&[args, &["--gateway", &gateway]].concat());
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Shown {
+    CommandOutput {
         out: text(output.stdout),
         err: text(output.stderr),
     }
@@ -141,7 +141,10 @@ async fn until_ready(server: &TestServer, instances: u64) {
 
 async fn until_state(server: &TestServer, node: &str, state: &str) {
     eventually(&format!("{node} is {state}"), async || {
-        row(&show_json(server, &["nodes"]), "name", node)["state"] == state
+        // The list is empty before the first reading of the folder.
+        let rows = show_json(server, &["nodes"]);
+        let mut rows = rows.as_array().unwrap().iter();
+        rows.any(|row| row["name"] == node && row["state"] == state)
     })
     .await;
 }

@@ -9,7 +9,7 @@ use nearpath_types::{FunctionStatus, MissingNode, NodeFunction, NodeName};
 
 /// Reports about one function.
 pub(crate) struct FunctionShares<'a> {
-    /// Reports by node, this node first.
+    /// Reports by node, this node's included.
     pub(crate) reports: Vec<(NodeName, NodeFunction)>,
     /// Nodes that did not answer.
     pub(crate) missing: &'a [MissingNode],
