@@ -14,7 +14,8 @@ use crate::test_server::TestServer;
 
 const NODES: [&str; 3] = ["a", "b", "c"];
 
-/// An application whose function `front` runs on `a` and `b`, and `cart` on `b` alone. The node `c` is in the list.
+/// An application whose function `front` runs on `a` and `b`, and `cart` on `b` alone. The node `c`
+/// is in the list.
 struct Application {
     folder: tempfile::TempDir,
     ports: [SocketAddr; 3],
@@ -351,6 +352,13 @@ fn check_access_logs(application: &Application) {
                 .is_some_and(|id| id.starts_with("b/i"))
     };
     assert!(at_b.iter().all(is_from_a), "{at_b:?}");
+    let call_ids = |lines: &[Value]| {
+        let ids = lines
+            .iter()
+            .map(|line| line["call_id"].as_str().unwrap().to_owned());
+        ids.collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(call_ids(&at_a), call_ids(&at_b));
 }
 
 #[tokio::test]

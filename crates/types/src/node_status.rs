@@ -1,5 +1,5 @@
-//! Status of nodes: JSON of `GET /system/nodes`, and what a node reports about itself and its functions to
-//! others.
+//! Status of nodes: JSON of `GET /system/nodes`, and what a node reports about itself and its
+//! functions to others.
 
 use serde::{Deserialize, Serialize};
 
