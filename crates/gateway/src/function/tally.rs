@@ -152,7 +152,7 @@ impl FunctionTally {
     }
 
     /// Returns the counters of requests from other nodes, if there were any.
-    pub(crate) fn from_nodes(&self) -> Option<&RequestTally> {
+    pub(crate) fn of_nodes(&self) -> Option<&RequestTally> {
         self.from_nodes.get().map(|tally| &**tally)
     }
 
@@ -173,7 +173,7 @@ impl FunctionTally {
     }
 
     fn sum(&self, count: impl Fn(&RequestTally) -> u64) -> u64 {
-        count(&self.received).saturating_add(self.from_nodes().map_or(0, count))
+        count(&self.received).saturating_add(self.of_nodes().map_or(0, count))
     }
 }
 
@@ -265,13 +265,13 @@ mod tests {
     #[test]
     fn calls_from_nodes_are_counted_apart_and_in_the_sums_of_this_machine() {
         let tally = FunctionTally::default();
-        assert!(tally.from_nodes().is_none());
+        assert!(tally.of_nodes().is_none());
         for origin in [CallOrigin::Caller, CallOrigin::Node, CallOrigin::Node] {
             tally.note_start(origin);
         }
         tally.note_end(CallOrigin::Node, 200, Duration::from_millis(1));
         assert_eq!((tally.started_count(), tally.open_count()), (3, 2));
-        let from_nodes = tally.from_nodes().unwrap();
+        let from_nodes = tally.of_nodes().unwrap();
         assert_eq!(
             (from_nodes.started_count(), from_nodes.ended_count()),
             (2, 1)

@@ -208,7 +208,7 @@ impl CompletionRecord {
     }
 
     /// Returns the name of the node from which the request came.
-    fn from_node_name(&self) -> Option<String> {
+    fn calling_node_name(&self) -> Option<String> {
         let name = self.recorder.calling_node_name(self.from_node?)?;
         Some(name.to_string())
     }
@@ -281,7 +281,7 @@ impl CompletionRecord {
                 .as_ref()
                 .map_or(details.requested_name, |function| function.name.to_string()),
             caller: details.caller,
-            from_node: self.from_node_name(),
+            from_node: self.calling_node_name(),
             client: details.client,
             user_agent: details.user_agent,
             trace_id: details.trace_id,

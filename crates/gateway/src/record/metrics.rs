@@ -145,7 +145,7 @@ impl GatewayMetrics {
                 "nearpath_node_calls_inflight",
                 "Open calls from other nodes",
                 |f, _| {
-                    let from_nodes = f.tally.from_nodes();
+                    let from_nodes = f.tally.of_nodes();
                     from_nodes.map_or(0, |tally| u64::from(tally.open_count()))
                 },
             ),
@@ -271,7 +271,7 @@ fn encode_node_call_seconds(
     let help = "Seconds from the arrival of a call from another node to the end of its response";
     let tallies = functions
         .iter()
-        .filter_map(|one| Some((&*one.name, one.tally.from_nodes()?)));
+        .filter_map(|one| Some((&*one.name, one.tally.of_nodes()?)));
     encode_histograms(to, ("nearpath_node_calls_seconds", help), tallies)
 }
 
