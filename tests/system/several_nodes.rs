@@ -14,14 +14,15 @@ use crate::test_server::TestServer;
 
 const NODES: [&str; 3] = ["a", "b", "c"];
 
-/// An application whose function `front` runs on `a` and `b`, and `cart` on `b` alone. The node `c` is in the list.
+/// An application whose function `front` runs on `a` and `b`, and `cart` on `b` alone. The node `c`
+/// is in the list.
 struct Application {
     folder: tempfile::TempDir,
     ports: [SocketAddr; 3],
 }
 
 /// Standard output and standard error of a command that succeeded.
-struct Shown {
+struct CommandOutput {
     out: String,
     err: String,
 }
@@ -107,11 +108,11 @@ fn run_program(args: &[&str]) -> Output {
 }
 
 /// Runs a command against a node.
-fn show(server: &TestServer, args: &[&str]) -> Shown {
+fn show(server: &TestServer, args: &[&str]) -> CommandOutput {
     let gateway = format!("http://{}", server.addr);
     let output = run_program(&[args, &["--gateway", &gateway]].concat());
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Shown {
+    CommandOutput {
         out: text(output.stdout),
         err: text(output.stderr),
     }
@@ -141,7 +142,10 @@ async fn until_ready(server: &TestServer, instances: u64) {
 
 async fn until_state(server: &TestServer, node: &str, state: &str) {
     eventually(&format!("{node} is {state}"), async || {
-        row(&show_json(server, &["nodes"]), "name", node)["state"] == state
+        // The list is empty before the first reading of the folder.
+        let rows = show_json(server, &["nodes"]);
+        let mut rows = rows.as_array().unwrap().iter();
+        rows.any(|row| row["name"] == node && row["state"] == state)
     })
     .await;
 }
@@ -348,6 +352,13 @@ fn check_access_logs(application: &Application) {
                 .is_some_and(|id| id.starts_with("b/i"))
     };
     assert!(at_b.iter().all(is_from_a), "{at_b:?}");
+    let call_ids = |lines: &[Value]| {
+        let ids = lines
+            .iter()
+            .map(|line| line["call_id"].as_str().unwrap().to_owned());
+        ids.collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(call_ids(&at_a), call_ids(&at_b));
 }
 
 #[tokio::test]

@@ -1,15 +1,15 @@
 //! Trust domain of the instances of one process.
 //!
-//! Each process has an authority of its own, and a trust domain is what one authority signs (SPIFFE-ID
-//! specification, section 2.1). Ids of instances are unique within a node alone. So the domain names the node,
-//! and identities and TLS names of instances are unique over all nodes.
+//! Each process has an authority of its own, and a trust domain is what one authority signs
+//! (SPIFFE-ID specification, section 2.1). Ids of instances are unique within a node alone. So the
+//! domain names the node, and identities and TLS names of instances are unique over all nodes.
 
 use crate::types::IssuerSettings;
 
 /// Trust domain of the only node.
 const ONLY_NODE_DOMAIN: &str = "up.nearpath";
-/// A name of DNS has at most 253 bytes (RFC 1035 section 2.3.4), with the id of the instance (18 bytes with
-/// its dot) before the domain.
+/// A name of DNS has at most 253 bytes (RFC 1035 section 2.3.4), with the id of the instance (18
+/// bytes with its dot) before the domain.
 const MAX_DOMAIN_BYTES: usize = 253 - 18;
 
 /// Returns the trust domain: `NODE.up.nearpath`, or `up.nearpath` for the only node.

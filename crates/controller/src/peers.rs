@@ -17,7 +17,8 @@ pub trait PeerNodes: Send + Sync + 'static {
     /// Returns the nodes to which queries go, in the order of their names; none if this node has no
     /// connections to others.
     fn queried_peers(&self) -> Vec<NodeName>;
-    /// Reads the response to `GET path` of a node. Ends within seconds; a node that is down fails at once.
+    /// Reads the response to `GET path` of a node. Ends within seconds; a node that is down fails
+    /// at once.
     fn fetch(&self, node: &NodeName, path: String) -> BoxFuture<'static, Result<Bytes, String>>;
     /// Opens the response to `GET path` of a node, line by line.
     fn stream(

@@ -165,8 +165,8 @@ impl Gateway {
         self.shared.table.publish(snapshot);
     }
 
-    /// Returns the completed requests for the function since it was first published. Requests from other
-    /// nodes and calls past the gateway are not included.
+    /// Returns the completed requests for the function since it was first published. Requests from
+    /// other nodes and calls past the gateway are not included.
     pub fn invocations(&self, id: &FunctionId) -> u64 {
         self.functions().invocations(id)
     }

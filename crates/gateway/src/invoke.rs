@@ -93,8 +93,8 @@ impl FunctionTable {
         self.0.functions().into_iter().map(FunctionHandle).collect()
     }
 
-    /// Returns the completed requests for a function since it was first published. Requests from other
-    /// nodes and calls past the gateway are not included.
+    /// Returns the completed requests for a function since it was first published. Requests from
+    /// other nodes and calls past the gateway are not included.
     pub fn invocations(&self, id: &FunctionId) -> u64 {
         let function = self.0.get(id);
         function.map_or(0, |function| function.tally.received().ended_count())

@@ -3,8 +3,8 @@
 //! The protocol is `contract/node.md`, the reasons are in [decision
 //! 101](../../../docs/adr/0101-a-call-to-another-node-goes-to-its-gateway.md). A node serves its
 //! [`LocalState`] with a [`StateServer`], and follows other nodes with [`PeerLinks`].
-//! [`merge_routes`] adds their functions to the own snapshot. A [`PeerClient`] sends queries to them. Connections with certificates come
-//! from a [`NodeDialer`], so this crate knows no TLS.
+//! [`merge_routes`] adds their functions to the own snapshot. A [`PeerClient`] sends queries to
+//! them. Connections with certificates come from a [`NodeDialer`], so this crate knows no TLS.
 #![forbid(unsafe_code)]
 
 pub mod link;

@@ -94,7 +94,8 @@ fn callers_by_callee(snapshot: &RoutingSnapshot) -> BTreeMap<FunctionId, Vec<&Fu
     callers
 }
 
-/// Makes the rows of calls of one function to one other node: the gateway's, and those of instances.
+/// Makes the rows of calls of one function to one other node: the gateway's, and those of
+/// instances.
 fn rows_to_node(
     to: &RemotePath,
     snapshot: &RoutingSnapshot,

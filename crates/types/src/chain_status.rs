@@ -110,8 +110,8 @@ pub struct HolderStatus {
     pub max_held_bytes: u64,
 }
 
-/// Path of a plain call from one instance to another. A call to another node has two paths: to that node,
-/// and inside it.
+/// Path of a plain call from one instance to another. A call to another node has two paths: to that
+/// node, and inside it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PathStatus {

@@ -1,5 +1,5 @@
-//! Ids of instances as users read them. Ids are unique within a node alone, so a node with a name puts
-//! it in front: `NODE/iX`.
+//! Ids of instances as users read them. Ids are unique within a node alone, so a node with a name
+//! puts it in front: `NODE/iX`.
 
 use std::fmt::Display;
 

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Header field of a reply about all nodes that lacks some: `NODE=CAUSE`, separated by commas. Causes are
-/// percent-encoded.
+/// Header field of a reply about all nodes that lacks some: `NODE=CAUSE`, separated by commas.
+/// Causes are percent-encoded.
 pub const MISSING_NODES_HEADER: &str = "x-nearpath-missing-nodes";
 
-/// Maximum bytes of the field's value. Clients limit the head of a response; further nodes have no cause.
+/// Maximum bytes of the field's value. Clients limit the head of a response; further nodes have no
+/// cause.
 const MAX_VALUE_BYTES: usize = 4096;
 /// Maximum characters of a cause.
 const MAX_CAUSE_CHARS: usize = 160;

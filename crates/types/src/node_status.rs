@@ -1,9 +1,9 @@
-//! Status of nodes: JSON of `GET /system/nodes`, and what a node reports about itself and its functions to
-//! others.
+//! Status of nodes: JSON of `GET /system/nodes`, and what a node reports about itself and its
+//! functions to others.
 
 use serde::{Deserialize, Serialize};
 
-use crate::status::{InstanceStatus, LogLine, UsageStatus};
+use crate::instance_status::{InstanceStatus, UsageStatus};
 
 /// Path below which a node reports its status to others (`contract/node.md`).
 pub const NODE_STATUS_PATH: &str = "/node/v1/status";
@@ -138,20 +138,6 @@ pub struct NodeFunction {
     /// Instances there, on request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<InstanceStatus>,
-}
-
-/// Line of a log of several nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeLogLine {
-    /// Line of an instance, or the text about a node whose lines are missing.
-    #[serde(flatten)]
-    pub line: LogLine,
-    /// Name of the node; none: the only node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<String>,
-    /// Cause for which lines of this node are missing; none: it is a line of an instance.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
 }
 
 #[cfg(test)]

@@ -69,8 +69,8 @@ pub(super) fn run(args: &LogsArgs) -> CommandResult {
     Ok(ExitStatus::Ok)
 }
 
-/// Prints one line; a line of unknown shape is passed on as it came. Lines about missing nodes go to standard
-/// error, so that the output has lines of functions alone.
+/// Prints one line; a line of unknown shape is passed on as it came. Lines about missing nodes go
+/// to standard error, so that the output has lines of functions alone.
 fn print_line(line: &str, json: bool) -> Result<(), CommandError> {
     match serde_json::from_str::<NodeLogLine>(line) {
         Ok(NodeLogLine { node, error, .. }) if !json && error.is_some() => {

@@ -1,4 +1,5 @@
-//! Nodes that did not answer, as commands name them: a line on standard error, and an entry in JSON.
+//! Nodes that did not answer, as commands name them: a line on standard error, and an entry in
+//! JSON.
 
 use nearpath_types::MissingNode;
 use serde::Serialize;

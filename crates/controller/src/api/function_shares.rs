@@ -56,8 +56,11 @@ impl PeerFunctions {
         let others = self.reports.iter();
         let others = others.filter_map(|(node, all)| Some((node.clone(), all.get(name)?.clone())));
         let reports = std::iter::once((own.clone(), own_report)).chain(others);
+        let mut reports: Vec<_> = reports.collect();
+        // By name, so that each node shows the same.
+        reports.sort_by(|(a, _), (b, _)| a.cmp(b));
         let shares = FunctionShares {
-            reports: reports.collect(),
+            reports,
             missing: &self.missing,
             missing_runners: self.missing_runners(function),
         };

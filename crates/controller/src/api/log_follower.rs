@@ -1,5 +1,5 @@
-//! Logs that go on, of all nodes. A node that goes down has a line that says so, and is followed again when
-//! it returns.
+//! Logs that go on, of all nodes. A node that goes down has a line that says so, and is followed
+//! again when it returns.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};

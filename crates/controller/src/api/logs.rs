@@ -41,8 +41,8 @@ pub(crate) async fn stream_logs(
     Ok(read_all(&it, selection).await)
 }
 
-/// Answers another node: lines of this node alone, without its name. A function that this node does not know
-/// has none.
+/// Answers another node: lines of this node alone, without its name. A function that this node does
+/// not know has none.
 pub(crate) async fn stream_local_logs(
     State(it): State<Controller>,
     params: QueryParams,
@@ -161,8 +161,8 @@ fn follow(it: &Controller, selection: NodeSelection) -> Response {
     ndjson_response(HeaderMap::new(), lines)
 }
 
-/// Returns this node's lines. A log that goes on ends when the function is removed, so its query follows even if
-/// the lines of another node are wanted.
+/// Returns this node's lines. A log that goes on ends when the function is removed, so its query
+/// follows even if the lines of another node are wanted.
 fn own_lines(it: &Controller, selection: &NodeSelection) -> mpsc::Receiver<LogLine> {
     let mut query = selection.query.clone();
     if !selection.has_own {

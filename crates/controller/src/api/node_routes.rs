@@ -1,4 +1,5 @@
-//! Queries of other nodes, about this node alone: `contract/node.md`. No handler asks further nodes.
+//! Queries of other nodes, about this node alone: `contract/node.md`. No handler asks further
+//! nodes.
 
 use axum::Json as Answer;
 use axum::Router;

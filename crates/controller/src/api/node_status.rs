@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::routing::get;
 use http::HeaderMap;
 use nearpath_types::node_status::NODE_STATUS_PATH;
-use nearpath_types::{StatusQuery, StatusReport};
+use nearpath_types::{NodeName, StatusQuery, StatusReport};
 
 use super::api_error::ApiError;
 use super::extractors::QueryParams;
@@ -35,19 +35,33 @@ async fn status_report(
     let namespace = params.listed_namespace(it)?;
     let path = format!("{NODE_STATUS_PATH}/{}", query.name());
     let peers = ask_peers(it, &path, |reply| read_report(query, reply)).await;
-    let mut report = it.inner.status.status(query);
-    if let Some(own) = it.inner.node_name() {
-        report.set_node(own);
-    }
-    for (node, mut reply) in peers.replies {
-        // By the name in its certificate: a node names no others.
-        reply.set_node(&node);
-        report.append(reply);
-    }
-    let mut report = join_parts(report);
+    let own = it.inner.status.status(query);
+    let reports = merge_reports(own, it.inner.node_name(), peers.replies);
+    let mut report = join_parts(reports);
     // Filtered here and not at the nodes: a call's two paths may have callers of two namespaces.
     report.retain(|row| row.is_in_namespace(&namespace));
     Ok((missing_header(&peers.missing), Answer(report)))
+}
+
+/// Merges the rows of all nodes in the order of their names, so that each node shows the same.
+fn merge_reports(
+    own: StatusReport,
+    own_name: Option<&NodeName>,
+    mut others: Vec<(NodeName, StatusReport)>,
+) -> StatusReport {
+    let Some(own_name) = own_name else { return own };
+    others.push((own_name.clone(), own));
+    others.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let labelled = others.into_iter().map(|(node, mut report)| {
+        // By the name in its certificate: a node names no others.
+        report.set_node(&node);
+        report
+    });
+    let merged = labelled.reduce(|mut merged, report| {
+        merged.append(report);
+        merged
+    });
+    merged.expect("this node has a report")
 }
 
 fn read_report(query: StatusQuery, reply: &[u8]) -> Result<StatusReport, String> {

@@ -1,4 +1,5 @@
-//! Queries of all other nodes, side by side. A node that does not answer is named, never left out silently.
+//! Queries of all other nodes, side by side. A node that does not answer is named, never left out
+//! silently.
 
 use axum::body::Bytes;
 use futures_util::future::join_all;

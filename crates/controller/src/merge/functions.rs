@@ -1,7 +1,7 @@
 //! Status of a function over all nodes.
 //!
-//! Instances add up, and so do invocations: a call to another node counts only at the node that its caller
-//! has called.
+//! Instances add up, and so do invocations: a call to another node counts only at the node that its
+//! caller has called.
 
 use nearpath_types::instance_label::label_instance;
 use nearpath_types::status::UsageStatus;
@@ -9,7 +9,7 @@ use nearpath_types::{FunctionStatus, MissingNode, NodeFunction, NodeName};
 
 /// Reports about one function.
 pub(crate) struct FunctionShares<'a> {
-    /// Reports by node, this node first.
+    /// Reports by node, this node's included.
     pub(crate) reports: Vec<(NodeName, NodeFunction)>,
     /// Nodes that did not answer.
     pub(crate) missing: &'a [MissingNode],
@@ -71,7 +71,8 @@ fn join_failures(reports: &[(NodeName, NodeFunction)]) -> Option<String> {
     join(failures)
 }
 
-/// Puts the node before the text of a failure, which begins with the id of an instance if there was one.
+/// Puts the node before the text of a failure, which begins with the id of an instance if there was
+/// one.
 pub(crate) fn label_failure(node: &NodeName, text: &str) -> String {
     match text.split_once(": ") {
         Some((id, rest)) if is_instance_id(id) => {

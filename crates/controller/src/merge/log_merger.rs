@@ -1,15 +1,15 @@
 //! Order of the lines of logs that go on. Pure; time is an argument.
 //!
-//! Lines of several nodes arrive with different delays. A line waits a little for older ones of other nodes,
-//! and never longer.
+//! Lines of several nodes arrive with different delays. A line waits a little for older ones of
+//! other nodes, and never longer.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use nearpath_types::NodeLogLine;
 
-/// Time that a line waits for older ones. Longer than a round trip and a look of the node at its pipes;
-/// short enough for people who follow.
+/// Time that a line waits for older ones. Longer than a round trip and a look of the node at its
+/// pipes; short enough for people who follow.
 const REORDER_WINDOW: Duration = Duration::from_millis(250);
 /// Lines that may wait. Beyond, the oldest goes on at once.
 const MAX_WAITING_LINES: usize = 4_096;

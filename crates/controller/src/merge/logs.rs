@@ -37,7 +37,8 @@ pub(crate) fn missing_line(
     }
 }
 
-/// Merges lines by time; those of one node keep their order. `tail` is the number of last lines; `None`: all.
+/// Merges lines by time; those of one node keep their order. `tail` is the number of last lines;
+/// `None`: all.
 pub(crate) fn merge_logs(nodes: Vec<Vec<NodeLogLine>>, tail: Option<usize>) -> Vec<NodeLogLine> {
     let mut lines: Vec<NodeLogLine> = nodes.into_iter().flatten().collect();
     // Stable, so that equal times keep the order of their node.

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use nearpath_types::chain_status::{GATEWAY_NAME, PathStatus};
 
-/// Replaces each row that leads to another node by one for each of its instances, with the path inside that
-/// node. The other node's gateway makes the second part of the call, so its rows say how.
+/// Replaces each row that leads to another node by one for each of its instances, with the path
+/// inside that node. The other node's gateway makes the second part of the call, so its rows say
+/// how.
 ///
 /// A row stays as it is while the other node did not answer, or has no ready instance.
 pub(crate) fn join_paths(rows: Vec<PathStatus>) -> Vec<PathStatus> {

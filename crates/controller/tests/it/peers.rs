@@ -256,7 +256,7 @@ fn own_lines(fixture: &ControllerFixture, lines: &[LogLine]) {
     *fixture.fleet.log_lines.lock().unwrap() = Some(receiver);
 }
 
-fn shown(text: &str) -> Vec<String> {
+fn line_texts(text: &str) -> Vec<String> {
     let lines = text.lines().map(|line| {
         let line: Value = serde_json::from_str(line).unwrap();
         format!(
@@ -281,7 +281,7 @@ async fn logs_interleave_by_time() {
     own_lines(&fixture, &[log_line(1, "first"), log_line(3, "third")]);
     let reply = fixture.get_path("/system/logs?name=echo&tail=3").await;
     assert_eq!(
-        shown(&reply.text),
+        line_texts(&reply.text),
         [
             "b/i1 second",
             "a/i1 third",
@@ -310,7 +310,11 @@ async fn an_instance_is_selected_with_its_node() {
     let reply = fixture
         .get_path("/system/logs?name=echo&instance=b/i1")
         .await;
-    assert_eq!(shown(&reply.text), ["b/i1 there"], "`c` is not asked for");
+    assert_eq!(
+        line_texts(&reply.text),
+        ["b/i1 there"],
+        "`c` is not asked for"
+    );
     let query = fixture.fleet.log_queries.lock().unwrap().pop().unwrap();
     assert_eq!(
         query.instance.as_deref(),
@@ -338,7 +342,7 @@ async fn a_log_goes_on_when_a_node_goes_down() {
     let mut next = async || {
         let frame = within(body.frame()).await?;
         let data = frame.unwrap().into_data().unwrap();
-        Some(shown(std::str::from_utf8(&data).unwrap()).remove(0))
+        Some(line_texts(std::str::from_utf8(&data).unwrap()).remove(0))
     };
     let mut first = vec![
         next().await.unwrap(),
@@ -396,7 +400,7 @@ async fn a_node_answers_others_about_itself_alone() {
     );
     assert!(paths[0]["node"].is_null());
     let (_, lines) = get("/node/v1/logs?name=echo").await;
-    assert_eq!(shown(&lines), ["i1 first"]);
+    assert_eq!(line_texts(&lines), ["i1 first"]);
     let (status, lines) = get("/node/v1/logs?name=nothing").await;
     assert_eq!((status.as_u16(), &*lines), (200, ""));
     assert_eq!(get("/node/v1/status/later").await.0, 404);

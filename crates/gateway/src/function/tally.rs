@@ -1,7 +1,8 @@
 //! Counters of one function, which every thread adds to without a lock.
 //!
-//! A call to another node passes two gateways. The one that the caller has called counts it as received,
-//! the other one as a call from a node. So counters of received calls add up over all nodes.
+//! A call to another node passes two gateways. The one that the caller has called counts it as
+//! received, the other one as a call from a node. So counters of received calls add up over all
+//! nodes.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

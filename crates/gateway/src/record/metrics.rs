@@ -4,8 +4,8 @@
 //! adds them to the gateway's counters, so that every invocation counts once. Only success or
 //! failure of such a call is known, so it counts as 200 or 500.
 //!
-//! A call to another node counts as an invocation at the node that its caller has called. The other node
-//! counts it among the calls from nodes.
+//! A call to another node counts as an invocation at the node that its caller has called. The other
+//! node counts it among the calls from nodes.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Error};

@@ -1,5 +1,5 @@
-//! Calls from other nodes. Their callers have called those nodes, so the counters of received requests do
-//! not include them.
+//! Calls from other nodes. Their callers have called those nodes, so the counters of received
+//! requests do not include them.
 
 use std::collections::BTreeMap;
 use std::fmt::Error;

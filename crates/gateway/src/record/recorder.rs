@@ -25,7 +25,8 @@ impl CallingNode {
     }
 }
 
-/// Calling nodes with their counters. Each thread keeps them, so that only the first call takes a lock.
+/// Calling nodes with their counters. Each thread keeps them, so that only the first call takes a
+/// lock.
 #[derive(Default)]
 struct CallingNodes {
     nodes: Vec<(NodeName, Arc<StatusCounts>)>,
