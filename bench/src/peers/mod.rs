@@ -65,10 +65,7 @@ impl PeerProcess {
             child,
             program,
         };
-        peer.wait_listening(addr, async || {
-            tokio::net::TcpStream::connect(addr).await.is_ok()
-        })
-        .await?;
+        peer.wait_listening(addr).await?;
         Ok(peer)
     }
 
@@ -88,17 +85,19 @@ impl PeerProcess {
             program,
         };
         let connects = || std::net::TcpStream::connect(addr).is_ok();
-        peer.wait_listening(addr, async || node.enter(connects))
+        peer.wait_until_listening(async || node.enter(connects))
             .await?;
         Ok(peer)
     }
 
     /// Waits until `addr`, which is this process's or a child's, accepts connections.
-    async fn wait_listening(
-        &mut self,
-        addr: SocketAddr,
-        listens: impl AsyncFn() -> bool,
-    ) -> io::Result<()> {
+    async fn wait_listening(&mut self, addr: SocketAddr) -> io::Result<()> {
+        self.wait_until_listening(async || tokio::net::TcpStream::connect(addr).await.is_ok())
+            .await
+    }
+
+    async fn wait_until_listening(&mut self, listens: impl AsyncFn() -> bool) -> io::Result<()> {
+        let addr = self.addr;
         // Polls for 30 s: a debug build of nearpath on a busy machine needs several.
         for _ in 0..3_000 {
             if listens().await {
