@@ -62,10 +62,15 @@ impl AppFolder {
         Ok(folder)
     }
 
-    /// Writes the stack file `app.yml`: all functions and chains.
+    /// Writes the stack file `app.yml`.
     pub(crate) fn write_stack(&self, stack: &Value) -> io::Result<()> {
-        // JSON is YAML. Nodes never see half of it.
-        self.write_file("app.yml", &serde_json::to_string_pretty(stack)?)
+        self.write_stack_file("app.yml", stack)
+    }
+
+    /// Writes another stack file. Nodes read at most 1 MiB of each.
+    pub(crate) fn write_stack_file(&self, name: &str, stack: &Value) -> io::Result<()> {
+        // JSON is YAML. Line breaks are for the places in messages of faults.
+        self.write_file(name, &serde_json::to_string_pretty(stack)?)
     }
 
     /// Writes a secret of the default namespace.
@@ -75,6 +80,7 @@ impl AppFolder {
     }
 
     fn write_file(&self, name: &str, text: &str) -> io::Result<()> {
+        // Nodes never see half of a file.
         let beside = self.folder.path().join(name);
         fs::write(&beside, text)?;
         fs::rename(beside, self.source().join(name))

@@ -176,7 +176,7 @@ impl NginxPair {
         let back_addr = far.socket_addr(TLS_PORT);
         let back = upstreams + &files.tls_server(back_addr, &locations);
         let back = NginxServer::start_on(&far.node, &back, back_addr).await?;
-        let front = start_front(near, &files, back_addr).await?;
+        let front = start_front(near, &files, back_addr, "").await?;
         Ok(Self {
             handlers: started,
             front,
@@ -204,16 +204,18 @@ impl NginxPair {
     }
 }
 
-/// Starts nginx with a port for each kind of connection to the other machine.
+/// Starts nginx with a port for each kind of connection to the other machine, and with a setting.
 pub(super) async fn start_front(
     machine: &Machine,
     files: &TlsFiles,
     back: SocketAddr,
+    setting: &str,
 ) -> Result<NginxServer, BenchError> {
     let listen = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let kept = files.tls_location("/", "far", TlsConnections::Kept);
     let new = files.tls_location("/", &back.to_string(), TlsConnections::New13);
-    let servers = nginx_tls::upstream("far", back)
+    let servers = setting.to_owned()
+        + &nginx_tls::upstream("far", back)
         + &nginx_tls::plain_server(listen(KEPT_PORT), &kept)
         + &nginx_tls::plain_server(listen(NEW_PORT), &new);
     Ok(NginxServer::start_on(&machine.node, &servers, listen(KEPT_PORT)).await?)

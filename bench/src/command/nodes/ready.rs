@@ -1,5 +1,8 @@
 //! Time from a ready instance on one machine to the moment at which each other machine may call it.
 //!
+//! Instances are killed one after the other, and the node replaces them: an update would start the new
+//! instance before the old one ends, so that other nodes see no difference.
+//!
 //! The clocks of all machines are one. The node of the instance logs "instance is ready", and each other
 //! node "routes: instances of another node", when its gateway has the route. Both have microseconds, at
 //! `NEARPATH_LOG=debug` for these two modules.
@@ -8,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value, json};
 
 use super::{NodesArgs, delay_name, figure, on_first_machine};
@@ -51,10 +55,9 @@ pub(super) fn measure(
         let handler = PlainHandler::build(HandlerLanguage::C)?;
         let functions = RollingFunctions::start(lab.machines(), &handler, args.starts).await?;
         let case = format!("instance ready, {}", delay_name(delay));
-        let (mut version, mut total) = (0, RequestTally::default());
+        let mut total = RequestTally::default();
         let one = async |_: usize| {
-            version += 1;
-            let tally = functions.measure_roll(version).await?;
+            let tally = functions.measure_starts().await?;
             total.merge(&tally);
             let none = Duration::ZERO;
             Ok::<_, BenchError>(RoundSample::from_tally(
@@ -146,24 +149,19 @@ impl RollingFunctions {
         self.nodes.handler_pids("./bench-handler")
     }
 
-    /// Replaces all instances. Returns, for each, the time until all other nodes may call it.
-    async fn measure_roll(&self, version: u64) -> Result<RequestTally, BenchError> {
+    /// Kills one instance after the other, each of which the node replaces. Returns, for each new one,
+    /// the time until all other nodes may call it.
+    async fn measure_starts(&self) -> Result<RequestTally, BenchError> {
         let own = self.nodes.node("m1")?;
         let earlier = ready_events(own)?.len();
-        self.roll(version).await?;
+        for pid in self.handler_pids() {
+            self.kill_instance(pid).await?;
+        }
         // The last lines of other nodes: a moment after the instances run.
         tokio::time::sleep(Duration::from_millis(500)).await;
+        let others = self.nodes.nodes.iter().filter(|node| node.name != "m1");
+        let routes: Vec<_> = others.map(route_events).collect::<Result<_, _>>()?;
         let mut tally = RequestTally::default();
-        let others: Vec<_> = self
-            .nodes
-            .nodes
-            .iter()
-            .filter(|node| node.name != "m1")
-            .collect();
-        let routes: Vec<_> = others
-            .iter()
-            .map(|node| route_events(node))
-            .collect::<Result<_, _>>()?;
         for event in ready_events(own)?.into_iter().skip(earlier) {
             let seen = routes.iter().map(|routes| first_after(routes, &event));
             let seen: Option<Vec<u64>> = seen.collect();
@@ -172,6 +170,24 @@ impl RollingFunctions {
             tally.record_outcome(Ok(Duration::from_micros(last - event.micros)));
         }
         Ok(tally)
+    }
+
+    /// Kills the program of an instance, and waits for that of the next one.
+    async fn kill_instance(&self, pid: u32) -> Result<(), BenchError> {
+        let before = self.handler_pids().len();
+        let raw = Pid::from_raw(pid.cast_signed()).ok_or("process 0")?;
+        kill_process(raw, Signal::KILL)?;
+        let is_replaced = async || {
+            let now = self.handler_pids();
+            Ok(now.len() == before && !now.contains(&pid))
+        };
+        let node = self.nodes.node("m1")?;
+        node.wait_state("a killed instance is replaced", is_replaced)
+            .await?;
+        for name in &self.names {
+            node.wait_available(name).await?;
+        }
+        Ok(())
     }
 }
 

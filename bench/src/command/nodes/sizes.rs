@@ -67,6 +67,10 @@ const HANDLER_PORT: u16 = 5000;
 /// Part of the command line of a handler by which its processes are found.
 const HANDLER_COMMAND: &str = "quic-handler --listen 127.0.0.1:5000";
 
+/// nginx passes bodies on as they come, as nodes do. Otherwise it writes them to files, and sends the head
+/// and the body in two parts, of which the second waits 40 ms for the acknowledgement of the first.
+const STREAM_SETTING: &str = "  proxy_request_buffering off;\n";
+
 /// A request with a body, or one for a response, of some size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SizedKind {
@@ -168,10 +172,11 @@ impl SizesFixture {
         let handler = start_handler(far).await?;
         let files = TlsFiles::create()?;
         let back_addr = far.socket_addr(TLS_PORT);
-        let back = nginx_tls::upstream("sized", handler.addr)
+        let back = STREAM_SETTING.to_owned()
+            + &nginx_tls::upstream("sized", handler.addr)
             + &files.tls_server(back_addr, &nginx_tls::function_locations("sized", "sized"));
         let back = NginxServer::start_on(&far.node, &back, back_addr).await?;
-        let front = start_front(near, &files, back_addr).await?;
+        let front = start_front(near, &files, back_addr, STREAM_SETTING).await?;
         Ok(Self {
             nodes,
             nginx: [front, back],
