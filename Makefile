@@ -212,6 +212,11 @@ bench-quic: build-bench ## calls to another machine, by the transports; root
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/need initdb=postgresql || echo "going on without PostgreSQL: the comparison will say so"
 	$(BENCH_PATH) nearpath-bench quic
 
+bench-nodes: build-bench ## one application over several machines, beside nginx with TLS between them; root
+	@tools/need nginx=nginx cc=gcc python3=python3 pip3=python3-pip || echo "going on with what is there"
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/need initdb=postgresql || echo "going on without PostgreSQL: the comparison will say so"
+	$(BENCH_PATH) nearpath-bench nodes
+
 bench-pool: build-bench ## connections of functions to servers elsewhere, idle and new; root
 	@tools/need python3=python3 pip3=python3-pip pgbouncer=pgbouncer || echo "going on without: the comparison will say what it lacks"
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/need initdb=postgresql || echo "going on without PostgreSQL: the comparison will say so"

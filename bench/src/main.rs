@@ -13,6 +13,7 @@ mod command;
 mod compare;
 mod cpu;
 mod load;
+mod nodes;
 mod p2p;
 mod peers;
 mod pool;

@@ -75,7 +75,7 @@ pub(super) fn start_app(python: PythonEnv, node: &LabNode) -> Result<ExampleApp,
 }
 
 /// Cases of the published system, by function number, with the task of the four single functions.
-fn retail_cases() -> Vec<AppCase> {
+pub(crate) fn retail_cases() -> Vec<AppCase> {
     let same = |name, function, call| AppCase {
         name,
         function,
@@ -174,6 +174,14 @@ impl RetailDatabase {
         Ok((database, variables))
     }
 
+    /// Restores the data that calls have changed.
+    ///
+    /// # Errors
+    /// When the database does not respond.
+    pub(crate) fn load_seed(&self) -> Result<(), BenchError> {
+        self.run_command("seed").map(drop)
+    }
+
     /// Returns the maximum of concurrent connections, from the server's log.
     pub(crate) fn max_connections(&self) -> std::io::Result<usize> {
         let log = std::fs::read_to_string(self.folder.path().join("log"))?;
@@ -209,7 +217,7 @@ impl RetailDatabase {
 
 impl AppService for RetailDatabase {
     fn restore_data(&self) -> Result<(), BenchError> {
-        self.run_command("seed").map(drop)
+        self.load_seed()
     }
 }
 

@@ -31,6 +31,11 @@ impl RateOptions {
         self.start_window_after(self.warm_up)
     }
 
+    /// Returns the length of a measurement.
+    pub(super) fn length(&self) -> Duration {
+        self.duration
+    }
+
     /// Starts a window after another warm-up.
     pub(super) fn start_window_after(&self, warm_up: Duration) -> MeasureWindow {
         MeasureWindow::starting_after(warm_up, self.duration)
@@ -53,16 +58,26 @@ pub(super) async fn measure_cpu_without<L>(
     pids: &[u32],
     without: Option<u32>,
 ) -> (L, Duration) {
+    let apart: Vec<u32> = without.into_iter().collect();
+    let (loaded, (all, left_out)) = measure_cpu_apart(load, window, pids, &apart).await;
+    (loaded, all.saturating_sub(left_out))
+}
+
+/// Runs a load and returns the CPU time of all these processes, and of those `apart` among them.
+pub(super) async fn measure_cpu_apart<L>(
+    load: impl Future<Output = L>,
+    window: MeasureWindow,
+    pids: &[u32],
+    apart: &[u32],
+) -> (L, (Duration, Duration)) {
     let clock = async {
         sleep_until(window.from).await;
         // At the window's edges, as the answers are counted: both refer to the same time.
         let before = CpuSnapshot::read_now(pids);
         sleep_until(window.until).await;
         let after = CpuSnapshot::read_now(pids);
-        let left_out = without.map(|pid| before.process_spent(pid, &after));
-        before
-            .spent_until(&after)
-            .saturating_sub(left_out.unwrap_or_default())
+        let apart = apart.iter().map(|pid| before.process_spent(*pid, &after));
+        (before.spent_until(&after), apart.sum())
     };
     // On one task: the clock costs no thread of its own.
     tokio::join!(load, clock)

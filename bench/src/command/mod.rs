@@ -14,6 +14,7 @@ mod load_boutique;
 mod measure;
 mod mint;
 mod motion;
+mod nodes;
 mod orders;
 mod parking;
 mod pool;
@@ -79,6 +80,9 @@ pub(crate) enum BenchCommand {
     Audit(audit::AuditArgs),
     /// Compare transports for calls to another machine; needs `nearpath-watchdog` in PATH and root
     Quic(quic::QuicArgs),
+    /// Compare one application over several machines with nginx and TLS between them; needs
+    /// `nearpath` in PATH, nginx, cc, go and root
+    Nodes(nodes::NodesArgs),
     /// Measure calls during minting for many workers, and the memory of idle QUIC connections
     Mint(mint::MintArgs),
     /// Compare warm and new connections of functions to external servers; needs `nearpath` in PATH
@@ -130,6 +134,7 @@ pub(crate) fn run(command: BenchCommand) -> BenchOutcome {
         BenchCommand::Parking(args) => on_one_thread(parking::run(args)),
         BenchCommand::Audit(args) => on_one_thread(audit::run(args)),
         BenchCommand::Quic(args) => quic::run(&args),
+        BenchCommand::Nodes(args) => nodes::run(&args),
         BenchCommand::Pool(args) => pool::run(&args),
         BenchCommand::Punch(args) => punch::run(args),
         BenchCommand::Reduce(args) => reduce::run(&args),

@@ -52,7 +52,10 @@ pub(crate) struct OrdersArgs {
 pub(crate) async fn run(args: OrdersArgs) -> BenchOutcome {
     let mut comparison = BenchComparison::new("orders", args.rounds);
     for &functions in &args.functions {
-        measure_functions(&mut comparison, functions, args.orders).await?;
+        // The trees of the state grow by a level.
+        let goal_ms = if functions <= 1_000 { 2.0 } else { 3.0 };
+        let kinds = (&VARIANTS[..], goal_ms);
+        measure_functions(&mut comparison, functions, args.orders, kinds).await?;
     }
     Ok(if comparison.finish()? {
         ExitCode::SUCCESS
@@ -61,10 +64,12 @@ pub(crate) async fn run(args: OrdersArgs) -> BenchOutcome {
     })
 }
 
-async fn measure_functions(
+/// Measures some kinds of [`VARIANTS`], with a goal for the CPU time of each, in milliseconds.
+pub(super) async fn measure_functions(
     comparison: &mut BenchComparison,
     functions: usize,
     orders: u64,
+    (kinds, goal_ms): (&[&'static str], f64),
 ) -> io::Result<()> {
     let folder = tempfile::tempdir()?;
     let server = NearpathServer::start(folder.path()).await?;
@@ -79,7 +84,7 @@ async fn measure_functions(
     let idle = orders.idle_percent().await;
     let costs = RefCell::new(BTreeMap::<usize, Vec<f64>>::new());
     let one = async |variant: usize| {
-        let sample = orders.measure_orders(VARIANTS[variant]).await?;
+        let sample = orders.measure_orders(kinds[variant]).await?;
         let mut costs = costs.borrow_mut();
         costs
             .entry(variant)
@@ -87,8 +92,8 @@ async fn measure_functions(
             .push(sample.cpu_us_per_request / 1e3);
         Ok::<_, io::Error>(sample)
     };
-    comparison.measure_case(&case, &VARIANTS, one).await?;
-    add_goals(comparison, &case, functions, costs.into_inner());
+    comparison.measure_case(&case, kinds, one).await?;
+    add_goals(comparison, &case, (kinds, goal_ms), costs.into_inner());
     comparison.add_figure(lower(
         format!("CPU without orders, % of a core, {case}"),
         idle,
@@ -101,13 +106,11 @@ async fn measure_functions(
 fn add_goals(
     comparison: &mut BenchComparison,
     case: &str,
-    functions: usize,
+    (kinds, goal_ms): (&[&str], f64),
     costs: BTreeMap<usize, Vec<f64>>,
 ) {
-    // The trees of the state grow by a level.
-    let goal_ms = if functions <= 1_000 { 2.0 } else { 3.0 };
     for (variant, costs) in costs {
-        let name = format!("CPU of one {}, ms, {case}", VARIANTS[variant]);
+        let name = format!("CPU of one {}, ms, {case}", kinds[variant]);
         comparison.add_figure(lower(name, median_of(costs.into_iter()), goal_ms));
     }
 }

@@ -4,7 +4,7 @@
 //! last byte of the response. `direct` is the same program without nearpath, on the same machine.
 
 mod connections;
-mod database;
+pub(super) mod database;
 mod queries;
 mod retail;
 

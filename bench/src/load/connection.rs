@@ -47,6 +47,11 @@ impl LoadConnection {
         let stream = TcpStream::connect(addr)
             .await
             .map_err(|_| RequestFailure::Connect)?;
+        Self::over(stream).await
+    }
+
+    /// Starts HTTP on a stream.
+    pub(crate) async fn over(stream: TcpStream) -> Result<Self, RequestFailure> {
         stream
             .set_nodelay(true)
             .map_err(|_| RequestFailure::Connect)?;

@@ -110,7 +110,7 @@ impl FunctionChain {
 }
 
 /// Creates a folder with this program as `function`, for deployment.
-pub(super) fn program_folder(folder: &Path) -> io::Result<String> {
+pub(crate) fn program_folder(folder: &Path) -> io::Result<String> {
     let program = folder.join("function");
     std::fs::create_dir(&program)?;
     std::fs::copy(std::env::current_exe()?, program.join("function"))?;

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use nearpath_testkit::lab::LabNode;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Finds a program in this program's folder or in `PATH`.
@@ -55,13 +56,10 @@ impl PeerProcess {
     /// Starts `command` and waits until `addr` accepts connections.
     pub(crate) async fn start(mut command: Command, addr: SocketAddr) -> io::Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
-        let failed = |error: io::Error| {
-            io::Error::new(
-                error.kind(),
-                format!("cannot start {program}: {error}; check PATH"),
-            )
-        };
-        let child = command.stdin(Stdio::null()).spawn().map_err(failed)?;
+        let child = command
+            .stdin(Stdio::null())
+            .spawn()
+            .map_err(|error| start_error(&program, &error))?;
         let mut peer = Self {
             addr,
             child,
@@ -71,11 +69,38 @@ impl PeerProcess {
         Ok(peer)
     }
 
+    /// Starts `command` on a machine of the lab, and waits until `addr` accepts connections there.
+    pub(crate) async fn start_on(
+        node: &LabNode,
+        mut command: Command,
+        addr: SocketAddr,
+    ) -> io::Result<Self> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let child = node
+            .spawn(command.stdin(Stdio::null()))
+            .map_err(|error| start_error(&program, &error))?;
+        let mut peer = Self {
+            addr,
+            child,
+            program,
+        };
+        let connects = || std::net::TcpStream::connect(addr).is_ok();
+        peer.wait_until_listening(async || node.enter(connects))
+            .await?;
+        Ok(peer)
+    }
+
     /// Waits until `addr`, which is this process's or a child's, accepts connections.
     async fn wait_listening(&mut self, addr: SocketAddr) -> io::Result<()> {
+        self.wait_until_listening(async || tokio::net::TcpStream::connect(addr).await.is_ok())
+            .await
+    }
+
+    async fn wait_until_listening(&mut self, listens: impl AsyncFn() -> bool) -> io::Result<()> {
+        let addr = self.addr;
         // Polls for 30 s: a debug build of nearpath on a busy machine needs several.
         for _ in 0..3_000 {
-            if tokio::net::TcpStream::connect(addr).await.is_ok() {
+            if listens().await {
                 return Ok(());
             }
             // A program that fails at once is reported at once.
@@ -118,6 +143,13 @@ impl Drop for PeerProcess {
         let _ = self.send_signal(Signal::TERM); // not KILL: nginx's master has to end its workers
         let _ = self.child.wait();
     }
+}
+
+fn start_error(program: &str, error: &io::Error) -> io::Error {
+    io::Error::new(
+        error.kind(),
+        format!("cannot start {program}: {error}; check PATH"),
+    )
 }
 
 /// Returns a free loopback address.

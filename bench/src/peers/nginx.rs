@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
+use nearpath_testkit::lab::LabNode;
 use tempfile::TempDir;
 
-use super::{PeerProcess, free_addr, search_program};
+use super::{PeerProcess, count_cores, free_addr, search_program};
 
 /// A running nginx with its folder.
 pub(crate) struct NginxServer {
@@ -23,24 +24,39 @@ impl NginxServer {
         workers: usize,
         location: &str,
     ) -> io::Result<Self> {
-        let (program, folder, addr) = (find_nginx()?, tempfile::tempdir()?, free_addr()?);
-        let path = folder.path().join("nginx.conf");
-        fs::write(
-            &path,
-            nginx_config(folder.path(), addr, handler, workers, location),
-        )?;
-        let mut command = Command::new(program);
-        command
-            .arg("-c")
-            .arg(&path)
-            .arg("-p")
-            .arg(folder.path())
-            .args(["-e", "stderr"]);
+        let (folder, addr) = (tempfile::tempdir()?, free_addr()?);
+        let servers = proxy_config(addr, handler, location);
+        let command = nginx_command(folder.path(), workers, &servers)?;
         Ok(Self {
             peer: PeerProcess::start(command, addr).await?,
             _folder: folder,
         })
     }
+
+    /// Starts nginx on a machine of the lab with these servers and upstreams, and waits until `addr`
+    /// accepts connections there.
+    pub(crate) async fn start_on(
+        node: &LabNode,
+        servers: &str,
+        addr: SocketAddr,
+    ) -> io::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let command = nginx_command(folder.path(), count_cores(), servers)?;
+        Ok(Self {
+            peer: PeerProcess::start_on(node, command, addr).await?,
+            _folder: folder,
+        })
+    }
+}
+
+/// Writes the configuration into `folder`, and returns the command that uses it.
+fn nginx_command(folder: &Path, workers: usize, servers: &str) -> io::Result<Command> {
+    let path = folder.join("nginx.conf");
+    fs::write(&path, nginx_config(folder, workers, servers))?;
+    let mut command = Command::new(find_nginx()?);
+    command.arg("-c").arg(&path).arg("-p").arg(folder);
+    command.args(["-e", "stderr"]);
+    Ok(command)
 }
 
 /// Finds nginx, which Debian installs outside of a user's PATH.
@@ -49,13 +65,7 @@ fn find_nginx() -> io::Result<PathBuf> {
     found.ok_or_else(|| io::Error::other("nginx is missing: run apt-get install nginx-light"))
 }
 
-fn nginx_config(
-    folder: &Path,
-    listen: SocketAddr,
-    handler: SocketAddr,
-    workers: usize,
-    location: &str,
-) -> String {
+fn nginx_config(folder: &Path, workers: usize, servers: &str) -> String {
     let user = if rustix::process::geteuid().is_root() {
         // As root, nginx would switch to an unprivileged user, which cannot enter the temporary
         // folder.
@@ -80,7 +90,15 @@ http {{
   scgi_temp_path {folder}/scgi;
   keepalive_requests 1000000000;
   tcp_nodelay on;
-  upstream handler {{
+{servers}
+}}
+"
+    )
+}
+
+fn proxy_config(listen: SocketAddr, handler: SocketAddr, location: &str) -> String {
+    format!(
+        "  upstream handler {{
     server {handler};
     keepalive 512;
     keepalive_requests 1000000000;
@@ -94,9 +112,7 @@ http {{
       proxy_set_header Host $host;
       proxy_set_header X-Forwarded-For $remote_addr;
     }}
-  }}
-}}
-"
+  }}"
     )
 }
 
@@ -107,7 +123,11 @@ mod tests {
     #[test]
     fn the_configuration_has_all_settings() {
         let addr = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let text = nginx_config(Path::new("/tmp/x"), addr(1), addr(2), 3, "/f");
+        let text = nginx_config(
+            Path::new("/tmp/x"),
+            3,
+            &proxy_config(addr(1), addr(2), "/f"),
+        );
         for line in [
             "worker_processes 3;",
             "listen 127.0.0.1:1 ",

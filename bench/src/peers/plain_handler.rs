@@ -1,10 +1,11 @@
 //! Handlers of `default`: plain HTTP servers as users write them, alone or deployed unmodified.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nearpath_testkit::lab::LabNode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -87,17 +88,31 @@ impl PlainHandler {
     /// Starts it as a process of this machine, which calls `next`. Only the one in Go does.
     pub(crate) async fn start_before(&self, next: Option<SocketAddr>) -> io::Result<PeerProcess> {
         let addr = free_addr()?;
+        let next = next.map(|next| format!("http://{next}/"));
+        PeerProcess::start(self.command_at(addr.port(), next.as_deref()), addr).await
+    }
+
+    /// Starts it on a machine of the lab, at a port of its loopback. It calls the URL `next`.
+    pub(crate) async fn start_on(
+        &self,
+        node: &LabNode,
+        port: u16,
+        next: Option<&str>,
+    ) -> io::Result<PeerProcess> {
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        PeerProcess::start_on(node, self.command_at(port, next), addr).await
+    }
+
+    fn command_at(&self, port: u16, next: Option<&str>) -> Command {
         let program = match self.command[0].strip_prefix("./") {
             Some(own) => self.folder.path().join(own),
             None => PathBuf::from(self.command[0]),
         };
         let mut command = Command::new(program);
+        command.current_dir(self.folder.path());
+        command.args(&self.command[1..]).arg(port.to_string());
+        command.args(next);
         command
-            .current_dir(self.folder.path())
-            .args(&self.command[1..])
-            .arg(addr.port().to_string())
-            .args(next.map(|next| format!("http://{next}/")));
-        PeerProcess::start(command, addr).await
     }
 
     /// Returns the folder in which its command runs.

@@ -309,6 +309,46 @@ fn idle_measures_every_kind_of_function() {
     assert_eq!(rows.len(), 4, "two programs, two variants: {rows:?}");
 }
 
+/// Checks that calls reach their functions on other machines, and no speed.
+#[test]
+fn nodes_writes_its_file() {
+    nearpath_testkit::need_root!();
+    if let Some(program) = missing_program(&["nginx", "go", "cc", "nearpath"]) {
+        skip!("needs {program}");
+    }
+    let folder = tempfile::tempdir().expect("room for a folder");
+    let output = Command::new("/usr/bin/timeout") // a hang is a failure
+        .args(["300", env!("CARGO_BIN_EXE_nearpath-bench"), "nodes"])
+        .args(["--rows", "calls,ready,scale", "--delays", "0.5"])
+        .args(["--rounds", "1", "--duration", "0.2", "--warm-up", "0.05"])
+        .args(["--settle", "0.05", "--connections", "2", "--starts", "2"])
+        .args(["--functions", "20", "--deployed", "0"])
+        .env("PATH", path_with_watchdog())
+        .env("NEARPATH_BENCH_RESULTS", folder.path())
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .stdin(Stdio::null())
+        .output()
+        .expect("timeout(1) is there");
+    let text = std::fs::read(folder.path().join("nodes.json"))
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let report: Value = serde_json::from_slice(&text).expect("a report");
+    let rows = report["rows"].as_array().expect("rows");
+    assert!(
+        rows.len() == 14 && rows.iter().all(is_answered),
+        "two handlers with six rows each, ready, scale: {report}"
+    );
+    let named = |part: &str| {
+        let figures = report["ratios"].as_array().expect("ratios").iter();
+        let names = figures.filter_map(|one| one["name"].as_str());
+        names.filter(|name| name.contains(part)).count()
+    };
+    assert_eq!(
+        (named("CPU of both"), named("until all"), named("change")),
+        (4, 2, 1),
+        "{report}"
+    );
+}
+
 /// Runs `quic` and returns its file and its output.
 fn run_quic(args: &[&str], path: &str) -> (Value, String) {
     let folder = tempfile::tempdir().expect("room for a folder");

@@ -44,11 +44,19 @@ pub struct GatewaySettings {
     pub pool_idle_timeout: Duration,
     /// Instances tried in a row for one request before it pauses.
     pub max_attempts: usize,
+    /// Size of a request's body in bytes from which calls to other nodes use TLS instead of QUIC.
+    pub min_bulk_bytes: u64,
     /// Maximum time for open requests after the drain has begun.
     pub drain_timeout: Duration,
     /// Folder for bodies that are read ahead of slow callers; it is created, or emptied. `None`:
     /// such bodies are in memory only.
     pub spool_dir: Option<PathBuf>,
+}
+
+impl GatewaySettings {
+    /// Default of [`GatewaySettings::min_bulk_bytes`]. Assumed; `nearpath-bench nodes` publishes the
+    /// measured crossover.
+    pub const MIN_BULK_BYTES: u64 = 256 * 1024;
 }
 
 impl Default for GatewaySettings {
@@ -71,6 +79,7 @@ impl Default for GatewaySettings {
             connect_timeout: seconds(2),
             pool_idle_timeout: seconds(60),
             max_attempts: 3,
+            min_bulk_bytes: Self::MIN_BULK_BYTES,
             drain_timeout: seconds(30),
             spool_dir: None,
         }

@@ -387,7 +387,7 @@ pub(super) fn add_ratio_goal(
 }
 
 /// Copies a folder recursively.
-pub(super) fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
+pub(in crate::command) fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use nearpath_server::GatewaySettings;
 use nearpath_types::NodeName;
 
 use super::args::UpArgs;
@@ -36,6 +37,16 @@ pub struct NodeArgs {
         requires = "node_certificates"
     )]
     pub node_listen: SocketAddr,
+
+    /// Call other nodes over TLS with bodies of at least this many bytes, and over QUIC with others
+    // Hidden: `nearpath-bench nodes` measures each transport with all sizes by it.
+    #[arg(
+        long,
+        env = "NEARPATH_NODE_BULK_BYTES",
+        hide = true,
+        default_value_t = GatewaySettings::MIN_BULK_BYTES
+    )]
+    pub node_bulk_bytes: u64,
 
     /// Options of `nearpath up`.
     #[command(flatten)]

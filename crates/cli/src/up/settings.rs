@@ -115,10 +115,12 @@ pub(super) fn from_node_args(args: NodeArgs) -> Result<ServerSettings, SettingsE
         listen: args.node_listen,
         certificates,
     });
+    let mut settings = from_args(args.server)?;
+    settings.gateway.min_bulk_bytes = args.node_bulk_bytes;
     Ok(ServerSettings {
         source: Some(source),
         peers,
-        ..from_args(args.server)?
+        ..settings
     })
 }
 

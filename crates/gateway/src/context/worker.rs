@@ -53,6 +53,8 @@ pub(crate) struct WorkerContext {
     pub min_read_rate: MinRate,
     /// See [`GatewaySettings::max_attempts`].
     pub max_attempts: usize,
+    /// See [`GatewaySettings::min_bulk_bytes`].
+    pub min_bulk_bytes: u64,
     /// Connections to instances.
     pub instance_connections: Connections,
     /// Connections to other nodes.
@@ -105,6 +107,7 @@ impl WorkerContext {
             min_body_rate: min_rate(settings.min_body_rate),
             min_read_rate: min_rate(settings.min_read_rate),
             max_attempts: settings.max_attempts.max(1),
+            min_bulk_bytes: settings.min_bulk_bytes,
             instance_connections: Connections::new(shared.caller.clone()),
             node_connections: node_connections(shared),
             event_loop,

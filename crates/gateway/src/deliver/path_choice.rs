@@ -96,14 +96,11 @@ fn call_facts(
     }
 }
 
-/// Size of a request's body in bytes from which TLS takes it to another machine with less CPU time than
-/// QUIC. Assumed; `nearpath-bench nodes` publishes the measured crossover.
-const MIN_BULK_BYTES: u64 = 256 * 1024;
-
 /// Returns whether the request's body is long or of unknown length. Messages of gRPC streams are short as a
 /// rule, though their length is unknown.
 fn is_bulk(call: &GatewayCall) -> bool {
     let body = call.request.as_ref().map(http::Request::body);
     let length = body.and_then(|body| body.size_hint().exact());
-    !call.options.is_grpc && body.is_some() && length.is_none_or(|bytes| bytes >= MIN_BULK_BYTES)
+    let min_bytes = call.worker.min_bulk_bytes;
+    !call.options.is_grpc && body.is_some() && length.is_none_or(|bytes| bytes >= min_bytes)
 }

@@ -422,6 +422,7 @@ impl NodeAgent {
         }
         let now = tokio::time::Instant::now().into_std();
         (record.state, record.ready) = (InstanceState::Ready, Some(now));
+        tracing::debug!(function = %record.function, instance = %id, "instance is ready");
         self.metrics.count_start(true);
         self.metrics
             .observe_phase("total", now.saturating_duration_since(record.started));

@@ -45,6 +45,7 @@ impl RouteForwarder {
             let next = merge_routes(&snapshot, &peers, merged.as_ref());
             // Published before the version is announced: waiters may stop instances at once.
             self.gateway.publish(next.snapshot());
+            log_remotes(merged.as_ref(), &next);
             merged = Some(next);
             self.published.send_replace(snapshot.version);
             self.peers.applied.send_replace(peers);
@@ -52,6 +53,26 @@ impl RouteForwarder {
                 changed = self.snapshots.changed() => if changed.is_err() { return },
                 changed = self.peers.states.changed(), if has_peers => has_peers = changed.is_ok(),
             }
+        }
+    }
+}
+
+/// Logs the instances of other nodes that calls may use from now on.
+fn log_remotes(before: Option<&MergedRoutes>, after: &MergedRoutes) {
+    // A node with many functions would compare its routes twice.
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let before = before.map(|routes| routes.snapshot().functions.clone());
+    let functions = &after.snapshot().functions;
+    for change in functions.changes_since(&before.unwrap_or_default()) {
+        for remote in change
+            .after
+            .into_iter()
+            .flat_map(|route| route.remotes.iter())
+        {
+            let (node, ready) = (&remote.node.name, remote.load.ready);
+            tracing::debug!(function = %change.id, %node, ready, "routes: instances of another node");
         }
     }
 }
