@@ -163,7 +163,7 @@ fn parse_millis(text: &str) -> Result<Duration, String> {
 }
 
 /// Returns a goal of a ratio that must not be larger.
-fn at_most(value: fn(&ReportRow) -> f64, goal: f64) -> RatioGoal {
+fn max_goal(value: fn(&ReportRow) -> f64, goal: f64) -> RatioGoal {
     RatioGoal {
         value,
         better: BetterDirection::Lower,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Map, json};
 
 use super::target::{LoadTarget, TargetPairs, WITHOUT_HANDLER};
-use super::{NodesArgs, at_most, delay_name, figure, on_first_machine};
+use super::{NodesArgs, delay_name, figure, max_goal, on_first_machine};
 use crate::compare::BenchComparison;
 use crate::nodes::app_folder::function_entry;
 use crate::nodes::machines::{Machine, MachineLab};
@@ -90,7 +90,13 @@ async fn measure_case(
 fn add_goals(comparison: &mut BenchComparison, case: &str, callers: usize) {
     let goal = if callers > 1 { 1.0 } else { 1.2 };
     let name = format!("p50, {case}, nearpath/nginx, kept TLS");
-    comparison.add_ratio(&name, case, NEARPATH, KEPT, at_most(|row| row.p50_us, goal));
+    comparison.add_ratio(
+        &name,
+        case,
+        NEARPATH,
+        KEPT,
+        max_goal(|row| row.p50_us, goal),
+    );
     if callers == 1 {
         return;
     }
@@ -103,7 +109,7 @@ fn add_goals(comparison: &mut BenchComparison, case: &str, callers: usize) {
         case,
         &platform,
         &format!("{KEPT}{WITHOUT_HANDLER}"),
-        at_most(|row| row.cpu_us_per_request, 1.0),
+        max_goal(|row| row.cpu_us_per_request, 1.0),
     );
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::target::{LoadTarget, TargetPairs};
-use super::{NodesArgs, at_most, delay_name, on_first_machine};
+use super::{NodesArgs, delay_name, max_goal, on_first_machine};
 use crate::compare::BenchComparison;
 use crate::nodes::app_folder::function_entry;
 use crate::nodes::machines::{Machine, MachineLab};
@@ -69,7 +69,7 @@ pub(super) fn measure(
         let one = async |row: usize| pairs.measure_row(row, args, 1).await;
         comparison.measure_loads(&case, &names, one).await?;
         let name = format!("p50, {case}, nearpath/central gateway");
-        let goal = at_most(|row| row.p50_us, 0.4);
+        let goal = max_goal(|row| row.p50_us, 0.4);
         comparison.add_ratio(&name, &case, NEARPATH, CENTRAL, goal);
         Ok(())
     })

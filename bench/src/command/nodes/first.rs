@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::calls::{NEW_PORT, NginxPair};
 use super::ready::RollingFunctions;
-use super::{NodesArgs, at_most, delay_name, on_first_machine};
+use super::{NodesArgs, delay_name, max_goal, on_first_machine};
 
 use crate::compare::{BenchComparison, RoundSample};
 use crate::load::connection::LoadConnection;
@@ -57,7 +57,7 @@ pub(super) fn measure(
 fn add_goals(comparison: &mut BenchComparison, case: &str) {
     for (under, goal) in [(WARM, 1.15), (NEW, 0.55)] {
         let name = format!("p50, {case}, nearpath/{under}");
-        comparison.add_ratio(&name, case, FIRST, under, at_most(|row| row.p50_us, goal));
+        comparison.add_ratio(&name, case, FIRST, under, max_goal(|row| row.p50_us, goal));
     }
 }
 
@@ -81,7 +81,7 @@ impl FirstCalls {
         }
         if variant == FIRST {
             self.version.set(self.version.get() + 1);
-            self.functions.roll(self.version.get()).await?;
+            self.functions.replace_all(self.version.get()).await?;
         }
         let addr = self.functions.nodes().entry().addr();
         let mut connection = match self.connection.take() {

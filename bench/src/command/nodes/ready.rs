@@ -127,7 +127,7 @@ impl RollingFunctions {
     }
 
     /// Replaces all instances, and waits until only new ones run.
-    pub(super) async fn roll(&self, version: u64) -> Result<(), BenchError> {
+    pub(super) async fn replace_all(&self, version: u64) -> Result<(), BenchError> {
         let before: BTreeSet<_> = self.handler_pids().into_iter().collect();
         let stack = stack_of(&self.names, (&self.image, &self.command), version);
         self.nodes.app.write_stack(&stack)?;

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::super::pool::database::copy_folder;
 use super::chain::{CentralGateway, PlacedFunction};
-use super::{NodesArgs, at_most, delay_name, on_first_machine};
+use super::{NodesArgs, delay_name, max_goal, on_first_machine};
 use crate::apps::requirements::{MissingRequirement, PythonEnv};
 use crate::apps::retail::{self, RetailDatabase};
 use crate::apps::{AppCase, CaseCalls};
@@ -110,7 +110,7 @@ fn measure_chains(
             comparison.measure_case(&name, &VARIANTS, one).await?;
             let goal = if delay.is_zero() { 0.6 } else { 0.5 };
             let ratio = format!("p50, {name}, nearpath/central gateway");
-            let goal = at_most(|row| row.p50_us, goal);
+            let goal = max_goal(|row| row.p50_us, goal);
             comparison.add_ratio(&ratio, &name, NEARPATH, CENTRAL, goal);
         }
         Ok(())

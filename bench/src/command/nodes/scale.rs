@@ -29,7 +29,7 @@ const CHANGE_INTERVAL: Duration = Duration::from_millis(50);
 /// Length of a measurement, in lengths of other rows: a change costs little.
 const WINDOW_FACTOR: u32 = 5;
 /// Time in which work of a start or a change ends.
-const SETTLE_TIME: Duration = Duration::from_secs(3);
+const SETTLE_GRACE: Duration = Duration::from_secs(3);
 const VARIANT: &str = "20 changes a second";
 /// Goals: CPU time of a change and of a deployment in milliseconds, memory in MiB.
 const GOAL_CHANGE_MS: f64 = 1.0;
@@ -115,7 +115,7 @@ impl ScaleFixture {
             variables: &[],
         };
         let node = NodeProcess::start(app, &plan).await?;
-        tokio::time::sleep(SETTLE_TIME).await;
+        tokio::time::sleep(SETTLE_GRACE).await;
         let empty = resident_bytes(node.pid())?;
         eprintln!("declaring {count} functions");
         declare_functions(app, image, count)?;
@@ -124,7 +124,7 @@ impl ScaleFixture {
         let is_declared = async || Ok(node.log_text()?.contains(&line));
         node.wait_state("all functions are declared", is_declared)
             .await?;
-        tokio::time::sleep(SETTLE_TIME).await;
+        tokio::time::sleep(SETTLE_GRACE).await;
         let declared = resident_bytes(node.pid())?;
         let scripted = start_scripted(app, machines, count).await?;
         for (name, other) in MACHINES[1..].iter().zip(&scripted) {
@@ -133,7 +133,7 @@ impl ScaleFixture {
                 .await?;
             node.wait_peer_up(name).await?;
         }
-        tokio::time::sleep(SETTLE_TIME).await;
+        tokio::time::sleep(SETTLE_GRACE).await;
         let memory = [empty, declared, resident_bytes(node.pid())?];
         Ok(Self {
             node,

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::super::measure::measure_cpu_apart;
 use super::calls::{KEPT_PORT, TLS_PORT, start_front};
-use super::{NodesArgs, at_most, delay_name, on_first_machine};
+use super::{NodesArgs, delay_name, max_goal, on_first_machine};
 use crate::compare::{BenchComparison, RoundSample};
 use crate::load::RequestTemplate;
 use crate::load::closed::{ConnectionReuse, run_closed};
@@ -129,12 +129,18 @@ fn case_name((kind, bytes): (SizedKind, usize), delay: Duration) -> String {
 fn add_goals(comparison: &mut BenchComparison, delay: Duration) {
     let case = case_name((SizedKind::Response, LARGE_BYTES), delay);
     let name = format!("p50, {case}, nearpath/nginx, kept TLS");
-    comparison.add_ratio(&name, &case, DEFAULT, NGINX, at_most(|row| row.p50_us, 1.1));
+    comparison.add_ratio(
+        &name,
+        &case,
+        DEFAULT,
+        NGINX,
+        max_goal(|row| row.p50_us, 1.1),
+    );
     // The default takes the transport with less CPU time on each side of its bound.
     for (bytes, over, under) in [(BELOW_BULK_BYTES, QUIC, TLS), (BULK_BYTES, TLS, QUIC)] {
         let case = case_name((SizedKind::Body, bytes), delay);
         let name = format!("CPU, {case}, {over}/{under}");
-        let goal = at_most(|row| row.cpu_us_per_request, 1.0);
+        let goal = max_goal(|row| row.cpu_us_per_request, 1.0);
         comparison.add_ratio(&name, &case, over, under, goal);
     }
     for kind in [SizedKind::Body, SizedKind::Response] {
