@@ -1,7 +1,7 @@
 //! Nodes: their names, their addresses, and what each says about its functions.
 //!
 //! A node's name follows RFC 1123 subdomains, as Kubernetes' does: labels of `a` to `z`, digits and `-`,
-//! separated by dots, at most 253 octets. The last label has a letter: TLS takes a name of digits for an
+//! separated by dots, at most 253 octets. The last label has one of `a` to `z`: TLS takes a name of digits for an
 //! address. The name is part of the node's certificate
 //! ([`SpiffeRole::Gateway`](crate::spiffe::SpiffeRole::Gateway)).
 
