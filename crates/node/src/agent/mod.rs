@@ -22,6 +22,7 @@ use std::time::Instant;
 
 use futures_util::future::BoxFuture;
 use nearpath_kernel::bpf::LoopbackRedirect;
+use nearpath_types::instance_label::label_instance;
 use nearpath_types::policy::{LOOPBACK, LoopbackDelivery};
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{
@@ -254,7 +255,8 @@ impl NodeAgent {
             .add_needed((id.clone(), desired.revision));
         match self.factory.start_instance(desired, policy, now) {
             Ok(record) => {
-                tracing::debug!(function = %id, instance = %record.id, revision = %record.revision, "instance starts");
+                let instance = label_instance(self.member_name.as_ref(), record.id);
+                tracing::debug!(function = %id, instance, revision = %record.revision, "instance starts");
                 self.instances.insert(record);
                 true
             }
@@ -404,7 +406,8 @@ impl NodeAgent {
         };
         let now = tokio::time::Instant::now().into_std();
         if let Some(suppressed) = record.remark_lines.take_due((), now) {
-            tracing::warn!(function = %record.function, instance = %id, suppressed, "{text}");
+            let instance = label_instance(self.member_name.as_ref(), id);
+            tracing::warn!(function = %record.function, instance, suppressed, "{text}");
             let logs = &self.factory.context.logs;
             logs.push_line(&record.function, id, format!("nearpath: {text}"));
         }
@@ -447,7 +450,8 @@ impl NodeAgent {
             if *cause == StartFailureCause::OutOfMemory {
                 self.metrics.count_oom_kill(&record.function);
             }
-            tracing::warn!(function = %record.function, instance = %id, revision = %record.revision, "{text}");
+            let instance = label_instance(self.member_name.as_ref(), id);
+            tracing::warn!(function = %record.function, instance, revision = %record.revision, "{text}");
             self.factory
                 .context
                 .logs
