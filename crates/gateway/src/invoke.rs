@@ -61,9 +61,14 @@ impl FunctionHandle {
         self.0.tally.started_count()
     }
 
-    /// Requests that have started and not ended, those that wait included.
-    pub fn open_requests(&self) -> u32 {
-        self.0.tally.open_count()
+    /// Requests that this node's instances have or that wait for one. Those that other nodes have are not
+    /// counted.
+    pub fn local_requests(&self) -> u32 {
+        let route = self.0.route();
+        let at_nodes = route.remotes.iter().filter_map(|one| one.request_count());
+        let open = self.0.tally.open_count();
+        // Both counts change meanwhile, so the difference may be below zero for a moment.
+        at_nodes.fold(open, u32::saturating_sub)
     }
 
     /// Settings from the last snapshot.

@@ -29,7 +29,9 @@ use crate::handover::{InheritedSockets, OldProcess, SuccessorListener, wait_read
 use crate::identity::NodeIssuer;
 use crate::local_status::LocalStatus;
 use crate::network::Network;
-use crate::peers::{NodeDirectory, PeerPort, PeerService, RouteForwarder, RoutePeers};
+use crate::peers::{
+    NodeDirectory, PeerPort, PeerService, RouteForwarder, RoutePeers, warn_unconnected,
+};
 use crate::resources::{self, Resources};
 use crate::settings::{ServerSettings, available_cores};
 use crate::{build, isolation, source_metrics};
@@ -305,6 +307,9 @@ fn start_source(
     peers: Option<&PeerService>,
 ) -> SourceHandle {
     let source = SourceHandle::start(settings.clone(), controller.clone());
+    if peers.is_none() {
+        tokio::spawn(warn_unconnected(source.watch_nodes()));
+    }
     let directory = NodeDirectory::new(settings, &source, peers);
     controller.attach_peers(Arc::new(directory));
     source

@@ -56,6 +56,18 @@ impl NodeDirectory {
     }
 }
 
+/// Warns once if the list has other nodes, for a node without a certificate: it calls none of them.
+pub(crate) async fn warn_unconnected(mut nodes: watch::Receiver<Arc<NodeAddresses>>) {
+    let listed = nodes.wait_for(|nodes| nodes.len() > 1).await;
+    if let Ok(listed) = listed {
+        let others = listed.len() - 1;
+        tracing::warn!(
+            "this node calls none of the {others} other nodes in nodes.yml, and serves no calls of theirs: it has \
+             no certificate; make one with `nearpath ca issue`, and name its folder in --node-certificates"
+        );
+    }
+}
+
 impl PeerNodes for NodeDirectory {
     fn own_status(&self) -> NodeStatus {
         NodeStatus {

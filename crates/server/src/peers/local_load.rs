@@ -73,7 +73,7 @@ impl Report {
                     let function = functions.get(change.id);
                     let load = FunctionLoad {
                         ready: ready_instances(route),
-                        requests: function.map_or(0, |function| function.open_requests()),
+                        requests: function.map_or(0, |function| function.local_requests()),
                     };
                     self.loads.insert(change.id.clone(), load);
                 }
@@ -99,7 +99,7 @@ impl Report {
                 continue;
             }
             is_busy = true;
-            let (ready, requests) = (load.ready, function.open_requests());
+            let (ready, requests) = (load.ready, function.local_requests());
             self.started.insert(id.clone(), started);
             if load.requests != requests {
                 self.loads

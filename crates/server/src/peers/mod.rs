@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use dialer::TlsDialer;
 
-pub(crate) use directory::NodeDirectory;
+pub(crate) use directory::{NodeDirectory, warn_unconnected};
 pub(crate) use port::PeerPort;
 pub(crate) use routes::{RouteForwarder, RoutePeers};
 

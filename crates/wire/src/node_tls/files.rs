@@ -56,11 +56,12 @@ pub(super) fn warn_if_key_exposed(folder: &Path) {
 }
 
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let mut contents = Vec::new();
+    let file = File::open(path)?;
+    // The files are read each second: with room from the start, each takes two reads.
+    let expected = file.metadata()?.len().min(MAX_FILE_BYTES);
+    let mut contents = Vec::with_capacity(usize::try_from(expected).unwrap_or_default() + 1);
     // One byte more than allowed tells a file of the maximum size from a longer one.
-    File::open(path)?
-        .take(MAX_FILE_BYTES + 1)
-        .read_to_end(&mut contents)?;
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut contents)?;
     match contents.len() as u64 > MAX_FILE_BYTES {
         true => Err(io::Error::other("it is larger than 1 MiB")),
         false => Ok(contents),

@@ -1,10 +1,10 @@
 //! Records of calls between nodes: metrics of all nodes add up, and access logs name both nodes.
 
 use nearpath_testkit::eventually;
-use nearpath_types::FunctionPolicy;
+use nearpath_types::{FunctionPolicy, FunctionRoute};
 
-use super::fixture::{TestNode, elsewhere, here, new_authority};
-use crate::fixture::start_mirror;
+use super::fixture::{TestNode, elsewhere, here, new_authority, remotes};
+use crate::fixture::{start_blocked_instance, start_mirror};
 
 const CALLS: u64 = 3;
 
@@ -92,4 +92,43 @@ async fn access_logs_name_the_other_node_and_the_instance_with_its_node() {
     );
     let instance = at_b["instance"].as_str().unwrap();
     assert!(instance.starts_with("b/i"), "{at_b}");
+}
+
+#[tokio::test]
+async fn a_request_at_another_node_is_load_of_that_node_alone() {
+    let authority = new_authority();
+    let [a, b] = ["a", "b"].map(|name| TestNode::start(&authority, name));
+    let limit = FunctionPolicy {
+        max_inflight: Some(1),
+        ..FunctionPolicy::default()
+    };
+    let (at_a, at_b) = (
+        start_blocked_instance().await,
+        start_blocked_instance().await,
+    );
+    b.publish(&[], vec![here("echo", limit.clone(), &[at_b.addr])]);
+    let echo = FunctionRoute {
+        remotes: remotes(&[&b], 1),
+        ..here("echo", limit, &[at_a.addr])
+    };
+    a.publish(&[&b], vec![echo]);
+    let call_both = async {
+        // The second one would wait at `a`, so it goes to `b`.
+        tokio::join!(a.get("/function/echo"), async {
+            at_a.wait_for_requests(1).await;
+            a.get("/function/echo").await
+        })
+    };
+    let observe = async {
+        at_b.wait_for_requests(1).await;
+        let load = |node: &TestNode| {
+            let echo = node.gateway.gateway.functions().find_by_name("echo");
+            echo.unwrap().local_requests()
+        };
+        assert_eq!((load(&a), load(&b)), (1, 1));
+        at_a.permits.add_permits(1);
+        at_b.permits.add_permits(1);
+    };
+    let ((first, second), ()) = tokio::join!(call_both, observe);
+    assert_eq!((first.status, second.status), (200, 200));
 }
