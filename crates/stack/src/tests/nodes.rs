@@ -125,7 +125,7 @@ fn nodes_of_a_function_are_names() {
             .split(" (")
             .next()
             .unwrap(),
-        "2:28: error: invalid node name \"b,c\": expected labels of lower-case letters, digits and '-', separated by dots, at most 253 octets"
+        "2:28: error: invalid node name \"b,c\": expected labels of lower-case letters, digits and '-', separated by dots, with a letter in the last one, at most 253 octets"
     );
     let report = report_of("functions:\n  f: {image: x, nodes: a}\n").to_string();
     assert!(report.contains("nodes must be a list"), "{report}");

@@ -29,6 +29,8 @@ where
         let Some(permit) = self.limit.acquire() else {
             return incoming.refuse();
         };
+        // Before the handshake takes its roots: if they change during it, the peer is checked again.
+        let changes = self.changes.subscribe();
         let from = incoming.remote_address();
         let mut connecting = match incoming.accept() {
             Ok(connecting) => connecting,
@@ -55,7 +57,7 @@ where
             // unreachable: a server can always accept 0-RTT
             Err(connecting) => return drop(connecting),
         };
-        ServerConnection::new(self, connection)
+        ServerConnection::new(self, connection, changes)
             .run(complete, permit.is_over_limit)
             .await;
     }

@@ -9,11 +9,12 @@ use bytes::Bytes;
 use http::Response;
 use http_body::Body;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, TransportErrorCode};
+use tokio::sync::watch;
 
 use super::body_writer::StreamBodyWriter;
 use super::close_code;
 use super::config::IDLE_TIMEOUT;
-use super::server::{CallServer, ServedCall};
+use super::server::{CallServer, ServedCall, ServingStage};
 use crate::BoxError;
 use crate::identity::{PeerIdentity, PeerRefusal, RefusalReason};
 
@@ -29,6 +30,8 @@ const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 pub(super) struct ServerConnection<H> {
     server: Rc<CallServer<H>>,
     connection: Connection,
+    /// Changes of the trust since the handshake began.
+    changes: watch::Receiver<ServingStage>,
     /// Each call in flight holds a clone.
     call_tokens: Rc<()>,
     /// Calls on it were started. From then on the caller cannot be told that none ran.
@@ -42,10 +45,15 @@ where
     B: Body<Data = Bytes> + 'static,
     B::Error: Into<BoxError>,
 {
-    pub(super) fn new(server: Rc<CallServer<H>>, connection: Connection) -> Self {
+    pub(super) fn new(
+        server: Rc<CallServer<H>>,
+        connection: Connection,
+        changes: watch::Receiver<ServingStage>,
+    ) -> Self {
         Self {
             server,
             connection,
+            changes,
             call_tokens: Rc::default(),
             has_seen_calls: false,
         }
@@ -111,12 +119,11 @@ where
             peer.remaining_validity(SystemTime::now())
                 .min(EXPIRY_CHECK_INTERVAL)
         };
-        let mut changes = self.server.changes.subscribe();
         let mut end = std::pin::pin!(tokio::time::sleep(until_next()));
         loop {
             let checked = tokio::select! {
                 biased;
-                _ = changes.changed() => self.server.readmit_peer(&self.connection),
+                _ = self.changes.changed() => self.server.readmit_peer(&self.connection),
                 () = end.as_mut() => self.server.admit_peer(&self.connection).map(drop),
                 stream = self.connection.accept_bi() => {
                     self.spawn_call(stream.ok()?, &peer, false);
@@ -134,14 +141,13 @@ where
     /// Drains the connection after the certificate's end: open calls continue, new ones are
     /// rejected. When none is open, the connection is refused.
     async fn drain_expired(&mut self, refusal: PeerRefusal) {
-        let mut changes = self.server.changes.subscribe();
         let mut idle_check = tokio::time::interval(IDLE_TIMEOUT);
         // The first tick of an interval is immediate.
         idle_check.reset();
         loop {
             tokio::select! {
                 biased;
-                _ = changes.changed() => match self.server.readmit_peer(&self.connection) {
+                _ = self.changes.changed() => match self.server.readmit_peer(&self.connection) {
                     Ok(()) | Err(PeerRefusal::Expired(_)) => {}
                     Err(worse) => return self.close_refused(&worse),
                 },

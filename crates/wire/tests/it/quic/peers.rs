@@ -1,5 +1,6 @@
 //! Refused peers, and the reasons that they get.
 
+use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
@@ -292,5 +293,20 @@ fn a_revoked_caller_does_not_finish_calls_that_began_in_time() {
                 && message.to_string().contains("was revoked"),
             "{message}"
         );
+    });
+}
+
+#[test]
+fn a_root_that_is_removed_during_the_handshake_ends_the_connection() {
+    run(async {
+        let (fixture, other) = (QuicFixture::new(), QuicFixture::new());
+        let worker = fixture.worker(1).start(echo);
+        let endpoint = quinn::Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let dialed = endpoint.connect_with(fixture.caller().config, worker.addr, &worker.name);
+        let connection = dialed.unwrap().await.unwrap();
+        // The worker, on the same thread, has not read the caller's certificate yet.
+        worker.set_trust(other.trust);
+        let end = connection.closed().await.to_string();
+        assert!(end.contains("root"), "{end}");
     });
 }
