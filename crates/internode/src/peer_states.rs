@@ -48,6 +48,8 @@ pub struct PeerStatus {
     pub functions: FunctionMap<FunctionLoad>,
     /// The node takes no new calls.
     pub is_draining: bool,
+    /// The node has ended its reports while it drained: open calls may still end there.
+    pub is_leaving: bool,
     /// Release of the node; `None`: never reported.
     pub version: Option<Arc<str>>,
     /// Run of the node's process; `None`: never reported.
@@ -71,6 +73,7 @@ impl PeerStatus {
             node: None,
             functions: FunctionMap::default(),
             is_draining: false,
+            is_leaving: false,
             version: None,
             incarnation: None,
             round_trip: None,
@@ -86,12 +89,14 @@ impl PeerStatus {
         self.node.as_ref().filter(|_| is_callable)
     }
 
-    /// Returns whether the node answers, whether or not it takes new calls.
+    /// Returns whether open calls go on at the node, whether or not it takes new ones.
     pub fn is_reachable(&self) -> bool {
         use PeerAvailability::{Connecting, Down, HeldDown, Up};
         match self.availability {
             Up | HeldDown { .. } => true,
-            Connecting | Down { .. } => false,
+            // Its threads end one by one, and the first one may have had the reports.
+            Down { .. } => self.is_leaving,
+            Connecting => false,
         }
     }
 

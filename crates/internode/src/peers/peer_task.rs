@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use nearpath_types::{NodeName, PeerNode};
@@ -21,6 +22,10 @@ use crate::peer_states::{PeerAvailability, PeerStates, PeerStatus};
 use crate::peer_view::{PeerView, ViewEvent};
 use crate::protocol::StateFrame;
 
+/// Longest time that open calls have at a node that has ended its reports while it drained; the default of
+/// its own `--drain-timeout`. A node that was killed meanwhile is found by the calls' connections.
+const LEAVING_TIME: Duration = Duration::from_secs(30);
+
 /// Sender of the states of all nodes, shared by their tasks.
 pub(super) type StatesSender = Arc<watch::Sender<Arc<PeerStates>>>;
 
@@ -35,6 +40,8 @@ pub(super) struct PeerTask {
     view: PeerView,
     clocks: ClockSamples,
     status: PeerStatus,
+    /// Time at which the node ended its reports while it drained.
+    left_at: Option<std::time::Instant>,
     log: PeerLog,
     attempts: usize,
     subscriptions: u64,
@@ -67,6 +74,7 @@ impl PeerTask {
             link: PeerLink::new(LinkTimings::default(), now),
             status: PeerStatus::new(now),
             clocks: ClockSamples::default(),
+            left_at: None,
             log: PeerLog::default(),
             renewal: dialer.renewed(),
             attempts: 0,
@@ -185,6 +193,9 @@ impl PeerTask {
             }
             Some(LinkCommand::Disconnect) => {
                 (self.subscription, self.pinger) = (None, None);
+                if self.view.is_draining() {
+                    self.left_at = Some(now());
+                }
                 self.view.clear();
             }
             None => {}
@@ -213,6 +224,7 @@ impl PeerTask {
         self.note_state();
         self.status.functions = self.view.functions();
         self.status.is_draining = self.view.is_draining();
+        self.status.is_leaving = self.is_leaving();
         if let Some(hello) = self.view.hello()
             && self.status.incarnation != Some(hello.incarnation)
         {
@@ -230,6 +242,15 @@ impl PeerTask {
                 .insert(self.name.clone(), status);
             true
         });
+    }
+
+    fn is_leaving(&mut self) -> bool {
+        let is_down = matches!(self.status.availability, PeerAvailability::Down { .. });
+        let since = self
+            .left_at
+            .filter(|since| is_down && now() < *since + LEAVING_TIME);
+        self.left_at = since;
+        since.is_some()
     }
 
     fn note_state(&mut self) {

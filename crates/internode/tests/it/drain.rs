@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
+use nearpath_internode::PeerStatus;
 use nearpath_internode::protocol::STATE_PATH;
 use nearpath_testkit::within;
 use nearpath_wire::Body;
 
-use crate::fixture::{Follower, TestNode, name};
+use crate::fixture::{Follower, TestNode, down_cause, name};
 
 /// Longer than any wait of these tests, unless the node never learns of it.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -36,6 +37,23 @@ async fn a_drain_is_applied_when_the_routes_of_a_subscriber_reflect_it() {
         .applied
         .send_replace(follower.states.borrow().clone());
     within(waiting).await.unwrap().unwrap();
+}
+
+/// Gateways close the connections to nodes that are not reachable, and calls on them end.
+#[tokio::test]
+async fn a_node_that_ends_its_reports_while_it_drains_stays_reachable() {
+    let (draining, killed) = (TestNode::start("b").await, TestNode::start("c").await);
+    let mut follower = Follower::start_with(&[&draining, &killed]);
+    follower.wait_up("b").await;
+    follower.wait_up("c").await;
+    begin_drain(&draining);
+    follower.wait("b", |status| status.is_draining).await;
+    draining.kill();
+    killed.kill();
+    let is_down = |status: &PeerStatus| down_cause(status).is_some();
+    let left = follower.wait("b", is_down).await;
+    assert!(left.is_reachable() && left.callable_node().is_none());
+    assert!(!follower.wait("c", is_down).await.is_reachable());
 }
 
 #[tokio::test]

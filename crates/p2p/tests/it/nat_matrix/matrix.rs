@@ -1,5 +1,7 @@
 //! Every kind of NAT against every kind, over each transport alone.
 
+use std::time::Duration;
+
 use nearpath_p2p::driver::{DriverSettings, PeerIntroduction, SearchOutcome};
 use nearpath_p2p::migrate::{RelayConnection, StreamPath, StreamPaths, memory_relays};
 use nearpath_p2p::punch::Transport::{self, Tcp, Udp};
@@ -15,6 +17,8 @@ use nearpath_testkit::p2p::prediction;
 const RELAY_CAPACITY: usize = 8;
 /// Bytes written after the path was found.
 const PAYLOAD_BYTES: usize = 1 << 20;
+/// Limit of a search that finds a path, on a busy machine. It ends with the path.
+const PATIENT_SEARCH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs both sides, each on its machine, to their ends.
 pub(crate) fn run_both(
@@ -53,14 +57,25 @@ pub(crate) fn run_both(
     [went.next().unwrap(), went.next().unwrap()]
 }
 
+/// Settings of a search of which it is known whether it finds a path. One that finds none takes its whole time.
+pub(crate) fn search_settings(finds_path: bool) -> DriverSettings {
+    let mut settings = migration_settings();
+    if finds_path {
+        settings.agent.search_timeout = PATIENT_SEARCH_TIMEOUT;
+    }
+    settings
+}
+
 /// Connects two workers behind such NATs, with a relay; every byte of both arrives.
 pub(crate) fn connect_both(kinds: [NatKind; 2], transports: &[Transport]) -> [ExchangeResult; 2] {
     let pair = NetworkLab::nat_pair(kinds[0], kinds[1]).unwrap();
+    let is_permitted = |transport: &Transport| prediction::permits_direct(kinds, *transport);
     connect_both_on(
         &pair,
         &LabObservers::start(&pair.internet),
         transports,
         PAYLOAD_BYTES,
+        &search_settings(transports.iter().any(is_permitted)),
     )
 }
 
@@ -70,6 +85,7 @@ pub(crate) fn connect_both_on(
     watching: &LabObservers,
     transports: &[Transport],
     payload: usize,
+    settings: &DriverSettings,
 ) -> [ExchangeResult; 2] {
     let (near, far) = memory_relays(RELAY_CAPACITY);
     let relays: [Option<Box<dyn RelayConnection>>; 2] = [Some(Box::new(near)), Some(Box::new(far))];
@@ -79,7 +95,7 @@ pub(crate) fn connect_both_on(
         relays,
         transports,
         payload,
-        &migration_settings(),
+        settings,
     );
     let went = went.map(|went| went.unwrap());
     assert_eq!(

@@ -7,7 +7,7 @@ use nearpath_testkit::lab::nat::{NatKind, NatPlan};
 use nearpath_testkit::need_nat;
 use nearpath_testkit::p2p::introduction::LabObservers;
 
-use super::matrix::connect_both_on;
+use super::matrix::{connect_both_on, search_settings};
 
 fn assert_direct(kinds: [NatKind; 2], transport: Transport) {
     let [first, second] = kinds.map(|kind| NatPlan {
@@ -16,7 +16,13 @@ fn assert_direct(kinds: [NatKind; 2], transport: Transport) {
     });
     let pair = NetworkLab::nat_pair(first, second).unwrap();
     let watching = LabObservers::start(&pair.internet);
-    let went = connect_both_on(&pair, &watching, &[transport], 10_000);
+    let went = connect_both_on(
+        &pair,
+        &watching,
+        &[transport],
+        10_000,
+        &search_settings(true),
+    );
     let is_direct = |verdict| matches!(verdict, SearchOutcome::Direct { .. });
     assert!(went.iter().all(|went| is_direct(went.verdict)), "{went:?}");
 }

@@ -9,6 +9,7 @@ use nearpath_testkit::lab::{LinkConditions, NetworkLab};
 use nearpath_testkit::need_nat;
 
 use super::matrix::connect_both_on;
+use nearpath_testkit::p2p::exchange::migration_settings;
 use nearpath_testkit::p2p::introduction::LabObservers;
 
 const TIMES: usize = 100;
@@ -22,7 +23,9 @@ fn direct(kinds: [NatKind; 2], transport: Transport, conditions: &LinkConditions
     let pair = NetworkLab::nat_pair(first, second).unwrap();
     let watching = LabObservers::start(&pair.internet);
     let is_direct = |verdict| matches!(verdict, SearchOutcome::Direct { .. });
-    let meetings = (0..TIMES).map(|_| connect_both_on(&pair, &watching, &[transport], 10_000));
+    let settings = migration_settings();
+    let meetings =
+        (0..TIMES).map(|_| connect_both_on(&pair, &watching, &[transport], 10_000, &settings));
     meetings
         .filter(|went| went.iter().all(|went| is_direct(went.verdict)))
         .count()
