@@ -18,7 +18,7 @@ const RELAY_CAPACITY: usize = 8;
 /// Bytes written after the path was found.
 const PAYLOAD_BYTES: usize = 1 << 20;
 /// Limit of a search that finds a path, on a busy machine. It ends with the path.
-const PATIENT_SEARCH_TIMEOUT: Duration = Duration::from_secs(20);
+const DIRECT_SEARCH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs both sides, each on its machine, to their ends.
 pub(crate) fn run_both(
@@ -61,7 +61,7 @@ pub(crate) fn run_both(
 pub(crate) fn search_settings(finds_path: bool) -> DriverSettings {
     let mut settings = migration_settings();
     if finds_path {
-        settings.agent.search_timeout = PATIENT_SEARCH_TIMEOUT;
+        settings.agent.search_timeout = DIRECT_SEARCH_TIMEOUT;
     }
     settings
 }
