@@ -24,7 +24,7 @@ use crate::protocol::StateFrame;
 
 /// Longest time that open calls have at a node that has ended its reports while it drained; the default of
 /// its own `--drain-timeout`. A node that was killed meanwhile is found by the calls' connections.
-const LEAVING_TIME: Duration = Duration::from_secs(30);
+const LEAVING_GRACE: Duration = Duration::from_secs(30);
 
 /// Sender of the states of all nodes, shared by their tasks.
 pub(super) type StatesSender = Arc<watch::Sender<Arc<PeerStates>>>;
@@ -248,7 +248,7 @@ impl PeerTask {
         let is_down = matches!(self.status.availability, PeerAvailability::Down { .. });
         let since = self
             .left_at
-            .filter(|since| is_down && now() < *since + LEAVING_TIME);
+            .filter(|since| is_down && now() < *since + LEAVING_GRACE);
         self.left_at = since;
         since.is_some()
     }
