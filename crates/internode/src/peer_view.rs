@@ -157,7 +157,7 @@ impl PeerView {
     }
 
     /// Makes the new whole state from the last one, so that readers which compare both find only
-    /// what differs.
+    /// differences.
     fn adopt(&mut self, complete: ReportedState) {
         let reported = self.reported.get_or_insert_default();
         reported.is_draining = complete.is_draining;

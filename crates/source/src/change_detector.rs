@@ -4,7 +4,7 @@
 #[derive(Debug)]
 pub(crate) struct ChangeDetector<S> {
     last_seen: Option<S>,
-    /// What the last complete reading was made from.
+    /// State of the files at the last complete reading.
     last_read: Option<S>,
 }
 

@@ -9,7 +9,7 @@ use crate::scan::{FolderScan, WatchedPaths};
 #[derive(Debug)]
 pub(crate) struct SourcePoller {
     location: SourceLocation,
-    /// What the last reading used; stack files may have come since.
+    /// Files that the last reading used; stack files may have come since.
     watched: WatchedPaths,
     digests: DigestCache,
     detector: ChangeDetector<FolderScan>,

@@ -57,9 +57,9 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 5000), Handler).serve_forever()
 
 async fn start_nodes() -> Machines {
     let mut machines = Machines::new(&["a", "b"]);
-    machines.write("work/server.py", BODY_HANDLER);
+    machines.write("task/server.py", BODY_HANDLER);
     let more = "nodes: [b], annotations: {nearpath.io/total-timeout: 10m},";
-    let function = function_entry("work", "./work", more);
+    let function = function_entry("task", "./task", more);
     machines.write("stack.yml", &format!("functions:\n{function}"));
     machines.start_all().await;
     machines.wait_instance(1).await;
@@ -159,9 +159,9 @@ fn control_memory_of_a_whole_body_is_seen() {
 
 async fn upload_whole(mib: usize) {
     let machines = start_nodes().await;
-    upload(&machines, (1, "/function/work"), Arc::default()).await;
+    upload(&machines, (1, "/function/task"), Arc::default()).await;
     let peaks = [0, 1].map(|at| MemoryPeak::start(machines.server(at).pid()));
-    let answered = upload(&machines, (mib, "/function/work/1"), Arc::default()).await;
+    let answered = upload(&machines, (mib, "/function/task/1"), Arc::default()).await;
     let mut checksum = Adler32(1, 0);
     (0..mib).for_each(|number| checksum.add(&block(number)));
     let expected = format!("{} {}", mib * MIB, checksum.value());
@@ -193,8 +193,8 @@ async fn back_pressure_reaches_the_client() {
     // The control needs its time on a busy machine, and ends with the upload.
     let (held, free) = (Duration::from_secs(15), Duration::from_secs(120));
     let cases = [
-        ("/function/work/20", true, held),
-        ("/function/work/0", false, free),
+        ("/function/task/20", true, held),
+        ("/function/task/0", false, free),
     ];
     for (path, is_held, limit) in cases {
         let sent = Arc::<AtomicUsize>::default();
@@ -213,7 +213,7 @@ async fn a_websocket_crosses_nodes_whole() {
     let mut stream = TcpStream::connect(machines.machines[0].gateway())
         .await
         .unwrap();
-    let request = "GET /function/work HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\n\
+    let request = "GET /function/task HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\n\
                    Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
     stream.write_all(request.as_bytes()).await.unwrap();

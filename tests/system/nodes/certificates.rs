@@ -37,11 +37,11 @@ async fn a_rotation_of_the_root_fails_no_call() {
     let mut machines = Machines::new(&names);
     write_counted(&machines, &["b", "c"]);
     machines.start_all().await;
-    machines.wait_answered(0, "/function/work").await;
+    machines.wait_answered(0, "/function/task").await;
     let load = CallLoad::start(LoadPlan::new(
         &machines,
         &[0],
-        "/function/work",
+        "/function/task",
         Method::POST,
     ));
     load.wait_calls(RATE as usize).await;
@@ -69,7 +69,7 @@ async fn control_a_node_of_a_removed_root_is_refused() {
     let mut machines = Machines::new(&["a", "b"]);
     write_counted(&machines, &["b"]);
     machines.start_all().await;
-    machines.wait_answered(0, "/function/work").await;
+    machines.wait_answered(0, "/function/task").await;
     machines.ca("rotate", &[]);
     machines.ca("issue", &["a"]);
     machines.ca("retire", &[]);

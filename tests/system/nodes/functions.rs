@@ -28,25 +28,25 @@ class Server(http.server.ThreadingHTTPServer):
 Server(("127.0.0.1", 5000), Handler).serve_forever()
 "#;
 
-/// Writes the handler of functions that report their calls, in the folder `work`.
+/// Writes the handler of functions that report their calls, in the folder `task`.
 pub(super) fn write_handler(machines: &Machines) {
     let pipe = machines.executions.pipe.to_str().unwrap();
-    machines.write("work/server.py", &COUNTED_HANDLER.replace("PIPE", pipe));
+    machines.write("task/server.py", &COUNTED_HANDLER.replace("PIPE", pipe));
 }
 
-/// Writes a stack file with a function `work` on these nodes.
+/// Writes a stack file with a function `task` on these nodes.
 pub(super) fn write_counted(machines: &Machines, nodes: &[&str]) {
     write_handler(machines);
     let nodes = format!("nodes: [{}],", nodes.join(", "));
     machines.write(
         "stack.yml",
-        &format!("functions:\n{}", counted("work", &nodes)),
+        &format!("functions:\n{}", counted("task", &nodes)),
     );
 }
 
 /// Entry of a function that reports its calls.
 pub(super) fn counted(name: &str, more: &str) -> String {
-    function_entry(name, "./work", more)
+    function_entry(name, "./task", more)
 }
 
 /// Entry of a function with an HTTP server in a stack file.

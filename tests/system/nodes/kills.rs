@@ -19,8 +19,8 @@ async fn kill_often(count: usize, duplicates: bool) -> Machines {
     let mut machines = Machines::new(&["a", "b", "c"]);
     write_counted(&machines, &["b", "c"]);
     machines.start_all().await;
-    machines.wait_answered(0, "/function/work").await;
-    let path = "/function/work/wait/0.02";
+    machines.wait_answered(0, "/function/task").await;
+    let path = "/function/task/wait/0.02";
     let mut plan = LoadPlan::new(&machines, &[0], path, Method::POST);
     plan.repeats_numbers = duplicates;
     let load = CallLoad::start(plan);

@@ -35,19 +35,19 @@ Server(("127.0.0.1", 5000), Handler).serve_forever()
 /// Calls a function with this limit through three gateways. Returns how many calls were not alone.
 async fn overlapping_calls(limit: usize) -> usize {
     let mut machines = Machines::new(&["a", "b", "c"]);
-    machines.write("work/server.py", EXCLUSIVE_HANDLER);
+    machines.write("task/server.py", EXCLUSIVE_HANDLER);
     let more = format!("nodes: [c], annotations: {{nearpath.io/max-inflight: \"{limit}\"}},");
-    let function = function_entry("work", "./work", &more);
+    let function = function_entry("task", "./task", &more);
     machines.write("stack.yml", &format!("functions:\n{function}"));
     machines.start_all().await;
     for at in 0..3 {
-        machines.wait_answered(at, "/function/work").await;
+        machines.wait_answered(at, "/function/task").await;
     }
     let (overlapping, all) = (AtomicUsize::new(0), &machines);
     let count = &overlapping;
     stream::iter(0..CALLS)
         .for_each_concurrent(OPEN_CALLS, |number| async move {
-            let answer = all.get(number % 3, "/function/work").await;
+            let answer = all.get(number % 3, "/function/task").await;
             match answer.status().as_u16() {
                 200 => {}
                 418 => drop(count.fetch_add(1, Ordering::SeqCst)),

@@ -63,10 +63,10 @@ async fn run_faults(faults: &[LinkFault], seconds: usize) {
     let mut machines = Machines::new(&["a", "b", "c"]);
     write_counted(&machines, &["b", "c"]);
     machines.start_all().await;
-    machines.wait_answered(0, "/function/work").await;
+    machines.wait_answered(0, "/function/task").await;
     for fault in faults {
         let before = machines.executions.total();
-        let plan = LoadPlan::new(&machines, &[0], "/function/work", Method::GET);
+        let plan = LoadPlan::new(&machines, &[0], "/function/task", Method::GET);
         let load = CallLoad::start(plan);
         load.wait_calls(RATE as usize / 2).await;
         hold_fault(&machines.machines[1].link, *fault, &load, seconds).await;
@@ -117,8 +117,8 @@ async fn control_calls_that_do_not_end_are_seen() {
     let mut machines = Machines::new(&["a", "b"]);
     write_counted(&machines, &["b"]);
     machines.start_all().await;
-    machines.wait_answered(0, "/function/work").await;
-    let path = "/function/work/wait/20";
+    machines.wait_answered(0, "/function/task").await;
+    let path = "/function/task/wait/20";
     let mut plan = LoadPlan::new(&machines, &[0], path, Method::GET);
     plan.call_limit = Duration::from_millis(200);
     let load = CallLoad::start(plan);
@@ -138,8 +138,8 @@ async fn path_of_a_call(rules: Option<&str>) -> String {
         machines.filter(rules);
     }
     machines.start_all().await;
-    machines.wait_answered(0, "/function/work").await;
-    let answer = machines.get(0, "/function/work").await;
+    machines.wait_answered(0, "/function/task").await;
+    let answer = machines.get(0, "/function/task").await;
     assert_eq!(answer.status(), 200);
     answer.headers()["x-nearpath-path"]
         .to_str()

@@ -29,7 +29,7 @@ fn unknown_lines(vectors: &Value) -> Vec<String> {
     let ignored = vectors["ignored"].as_array().unwrap().iter();
     let more = [
         r#"{"weather":{"rain":1}}"#,
-        r#"{"change":{"number":4,"set":{"work.openfaas-fn":{"ready":1,"requests":0,"cpu":0.5}},"zone":"z"}}"#,
+        r#"{"change":{"number":4,"set":{"task.openfaas-fn":{"ready":1,"requests":0,"cpu":0.5}},"zone":"z"}}"#,
     ];
     let lines = ignored.map(|line| line.as_str().unwrap().to_owned());
     lines.chain(more.map(str::to_owned)).collect()
@@ -107,7 +107,7 @@ async fn serve_lines(machines: &Machines, lines: Vec<String>) {
 async fn start_beside(lines: Vec<String>) -> Machines {
     let mut machines = Machines::new(&["a", PEER]);
     write_handler(&machines);
-    let function = counted("work", "nodes: [b],");
+    let function = counted("task", "nodes: [b],");
     machines.write("stack.yml", &format!("functions:\n{function}"));
     serve_lines(&machines, lines).await;
     machines.start(0).await;

@@ -14,24 +14,24 @@ use super::scripted_peer::{self as peer, TRUST_DOMAIN, call_of, node_credentials
 
 /// Full names of the functions.
 const FRONT: &str = "front.openfaas-fn";
-const WORK: &str = "work.openfaas-fn";
+const TASK: &str = "task.openfaas-fn";
 const OTHER: &str = "other.openfaas-fn";
 
-/// `front` runs on c and calls `work`, which runs on b.
+/// `front` runs on c and calls `task`, which runs on b.
 async fn start_nodes() -> Machines {
     let mut machines = Machines::new(&["b", "c"]);
     write_handler(&machines);
     machines.write(
         "stack.yml",
         &format!(
-            "functions:\n{}{}{}chains:\n  shop: {{edges: {{front: [work]}}}}\n",
+            "functions:\n{}{}{}chains:\n  shop: {{edges: {{front: [task]}}}}\n",
             counted("front", "nodes: [c],"),
-            counted("work", "nodes: [b],"),
+            counted("task", "nodes: [b],"),
             counted("other", "nodes: [c],"),
         ),
     );
     machines.start(0).await;
-    machines.wait_answered(0, "/function/work").await;
+    machines.wait_answered(0, "/function/task").await;
     machines
 }
 
@@ -50,8 +50,8 @@ impl Refused<'_> {
     ) -> [Result<(u16, String), String>; 2] {
         let with = (credentials, &self.trust);
         [
-            peer::send_over_tls(self.addr, with, call_of(WORK, caller)).await,
-            peer::send_over_quic(self.addr, with, call_of(WORK, caller)).await,
+            peer::send_over_tls(self.addr, with, call_of(TASK, caller)).await,
+            peer::send_over_quic(self.addr, with, call_of(TASK, caller)).await,
         ]
     }
 
@@ -132,9 +132,9 @@ async fn nodes_that_may_not_call_are_refused_with_who_and_why() {
         trust: peer::trust(&authority),
     };
     let d = node_credentials(&authority, "d");
-    let placed = "node d may not call work.openfaas-fn for front.openfaas-fn: it runs on c";
+    let placed = "node d may not call task.openfaas-fn for front.openfaas-fn: it runs on c";
     let c = node_credentials(&authority, "c");
-    let undeclared = "other.openfaas-fn may not call work.openfaas-fn: that edge is not declared";
+    let undeclared = "other.openfaas-fn may not call task.openfaas-fn: that edge is not declared";
     for (credentials, caller, text) in [(&d, FRONT, placed), (&c, OTHER, undeclared)] {
         for answer in test.both(credentials, Some(caller)).await {
             let (status, body) = answer.unwrap();

@@ -9,7 +9,7 @@ use super::load::{CallLoad, LoadOutcome, LoadPlan, RATE};
 use super::machines::Machines;
 
 /// Time of each call, so that some are open whenever a node ends.
-const PATH: &str = "/function/work/wait/0.05";
+const PATH: &str = "/function/task/wait/0.05";
 
 /// Restarts one node after the other, while clients call the others. Two of them run the function.
 async fn restart_all(names: &[&'static str], signal: Signal) -> (LoadOutcome, Machines) {
@@ -17,7 +17,7 @@ async fn restart_all(names: &[&'static str], signal: Signal) -> (LoadOutcome, Ma
     write_counted(&machines, &names[1..3]);
     machines.start_all().await;
     for at in 0..names.len() {
-        machines.wait_answered(at, "/function/work").await;
+        machines.wait_answered(at, "/function/task").await;
     }
     let mut outcome = LoadOutcome::default();
     for at in 0..names.len() {
@@ -59,8 +59,8 @@ async fn a_long_call_ends_on_a_node_that_drains() {
     let mut machines = Machines::new(&["a", "b"]);
     write_counted(&machines, &["b"]);
     machines.start_all().await;
-    machines.wait_answered(0, "/function/work").await;
-    let call = machines.start_call(0, "/function/work/wait/6?long");
+    machines.wait_answered(0, "/function/task").await;
+    let call = machines.start_call(0, "/function/task/wait/6?long");
     machines.executions.wait_for("long").await;
     machines.end(1, Signal::TERM);
     let answer = nearpath_testkit::within(call).await.unwrap();

@@ -11,7 +11,7 @@ use super::functions::{counted, function_entry, write_handler};
 use super::load::{CallLoad, LoadPlan, RATE};
 use super::machines::Machines;
 
-/// `work` runs on two nodes, `nap` sleeps on one of them, and `kept` runs on the other.
+/// `task` runs on two nodes, `nap` sleeps on one of them, and `kept` runs on the other.
 async fn start_nodes() -> Machines {
     let mut machines = Machines::new(&["a", "b", "c"]);
     write_handler(&machines);
@@ -20,14 +20,14 @@ async fn start_nodes() -> Machines {
         "stack.yml",
         &format!(
             "functions:\n{}{}{}",
-            counted("work", "nodes: [b, c],"),
-            function_entry("nap", "./work", nap),
+            counted("task", "nodes: [b, c],"),
+            function_entry("nap", "./task", nap),
             counted("kept", "nodes: [b],"),
         ),
     );
     machines.start_all().await;
     for at in [0, 2] {
-        machines.wait_answered(at, "/function/work").await;
+        machines.wait_answered(at, "/function/task").await;
     }
     machines.wait_answered(0, "/function/kept").await;
     machines
@@ -39,7 +39,7 @@ async fn source_is_away(seconds: usize) {
     let load = CallLoad::start(LoadPlan::new(
         &machines,
         &[0, 2],
-        "/function/work",
+        "/function/task",
         Method::POST,
     ));
     machines.take_source_away();

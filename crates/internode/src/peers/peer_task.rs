@@ -159,7 +159,7 @@ impl PeerTask {
                 Ok(event) => self.note_view(event),
                 Err(fault) => {
                     let cause = fault.to_string().into();
-                    // What follows belongs to a stream that has ended.
+                    // Further frames belong to a stream that has ended.
                     return self.handle(LinkEvent::StreamFault(cause));
                 }
             }

@@ -31,7 +31,7 @@ struct TableState {
 struct PeerEntry {
     /// Open subscriptions, oldest first.
     subscriptions: VecDeque<SubscriberEntry>,
-    /// Whether its routes reflect that this node drains; `None`: never reported.
+    /// Its routes reflect that this node drains; `None`: never reported.
     has_applied_drain: Option<bool>,
 }
 

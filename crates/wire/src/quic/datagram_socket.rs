@@ -205,7 +205,7 @@ mod tests {
             .await
             .unwrap();
         send().unwrap();
-        // What the kernel says about a send buffer that is full.
+        // As if the kernel had reported a full send buffer.
         socket.is_full.store(true, Ordering::Relaxed);
         poll_fn(|cx| poller.as_mut().poll_writable(cx))
             .await
