@@ -46,6 +46,9 @@ pub struct GatewaySettings {
     pub max_attempts: usize,
     /// Size of a request's body in bytes from which calls to other nodes use TLS instead of QUIC.
     pub min_bulk_bytes: u64,
+    /// Maximum TLS connections to each other node that plain requests use instead of QUIC streams; 0:
+    /// none.
+    pub max_node_connections: usize,
     /// Maximum time for open requests after the drain has begun.
     pub drain_timeout: Duration,
     /// Folder for bodies that are read ahead of slow callers; it is created, or emptied. `None`:
@@ -57,6 +60,8 @@ impl GatewaySettings {
     /// Default of [`GatewaySettings::min_bulk_bytes`]. Assumed; `nearpath-bench nodes` publishes the
     /// measured crossover.
     pub const MIN_BULK_BYTES: u64 = 256 * 1024;
+    /// Default of [`GatewaySettings::max_node_connections`].
+    pub const MAX_NODE_CONNECTIONS: usize = 128;
 }
 
 impl Default for GatewaySettings {
@@ -80,6 +85,7 @@ impl Default for GatewaySettings {
             pool_idle_timeout: seconds(60),
             max_attempts: 3,
             min_bulk_bytes: Self::MIN_BULK_BYTES,
+            max_node_connections: Self::MAX_NODE_CONNECTIONS,
             drain_timeout: seconds(30),
             spool_dir: None,
         }

@@ -43,8 +43,22 @@ pub struct TransportFacts {
     pub udp_blocked: bool,
     /// Both speak TLS over TCP.
     pub tls: bool,
+    /// A kept connection over TLS to the other node is idle.
+    pub kept_tls: bool,
     /// The caller may connect to the function's own port, inside the instance.
     pub own_port: bool,
+}
+
+impl EdgeFacts {
+    /// The instance is on another node: there is no shared memory.
+    pub const OTHER_NODE: Self = Self {
+        same_node: false,
+        callee_in_domain: false,
+        same_domain: false,
+        caller_attached: false,
+        callee_attached: false,
+        callee_is_watchdog: false,
+    };
 }
 
 impl TransportFacts {
@@ -55,6 +69,7 @@ impl TransportFacts {
         callee_has_certificate: false,
         udp_blocked: false,
         tls: false,
+        kept_tls: false,
         own_port: false,
     };
 
@@ -192,7 +207,7 @@ mod exhaustive {
         pub(crate) fn all_combinations() -> impl Iterator<Item = Self> {
             TRANSPORTS
                 .into_iter()
-                .flat_map(|wanted| (0..1 << 16).map(move |bits| Self::from_bits(wanted, bits)))
+                .flat_map(|wanted| (0..1 << 17).map(move |bits| Self::from_bits(wanted, bits)))
         }
 
         fn from_bits(wanted: CallTransport, bits: u32) -> Self {
@@ -212,6 +227,7 @@ mod exhaustive {
                     callee_has_certificate: bit(6),
                     udp_blocked: bit(7),
                     tls: bit(8),
+                    kept_tls: bit(16),
                     own_port: bit(12),
                 },
                 needs: CallNeeds {

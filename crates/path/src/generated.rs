@@ -106,6 +106,8 @@ pub enum Obstacle {
     Upgrade,
     /// The body is long or of unknown length, which TLS carries to another machine with less CPU time.
     Bulk,
+    /// A kept TLS connection to the node is idle, which carries a complete request with less CPU time.
+    KeptTls,
     /// gRPC needs HTTP/2 up to the function.
     Grpc,
     /// The request announces trailers (`Trailer`), which messages in memory do not have.
@@ -167,6 +169,7 @@ impl Obstacle {
         Self::NoRoom,
         Self::Upgrade,
         Self::Bulk,
+        Self::KeptTls,
         Self::Grpc,
         Self::Trailers,
         Self::CallerNoIdentity,
@@ -205,6 +208,7 @@ impl Obstacle {
             Self::NoRoom => "no_room",
             Self::Upgrade => "upgrade",
             Self::Bulk => "bulk",
+            Self::KeptTls => "kept_tls",
             Self::Grpc => "grpc",
             Self::Trailers => "trailers",
             Self::CallerNoIdentity => "caller_no_identity",
@@ -244,6 +248,7 @@ impl Obstacle {
             Self::NoRoom => "the channel or the memory pool had no room for the call at that moment",
             Self::Upgrade => "an upgraded connection needs a connection of its own",
             Self::Bulk => "the body is long or of unknown length, which TLS carries to another machine with less CPU time",
+            Self::KeptTls => "a kept TLS connection to the node is idle, which carries a complete request with less CPU time",
             Self::Grpc => "gRPC needs HTTP/2 up to the function",
             Self::Trailers => "the request announces trailers (`Trailer`), which messages in memory do not have",
             Self::CallerNoIdentity => "the caller has no certificate: its calls go to the gateway over HTTP",
@@ -283,6 +288,7 @@ impl Obstacle {
             Self::NoRoom => &[Path::Shm],
             Self::Upgrade => &[Path::Shm, Path::Quic],
             Self::Bulk => &[Path::Quic],
+            Self::KeptTls => &[Path::Quic],
             Self::Grpc => &[Path::Shm],
             Self::Trailers => &[Path::Shm],
             Self::CallerNoIdentity => &[Path::Quic, Path::Tls],

@@ -25,10 +25,13 @@ pub fn set_not_run(headers: &mut HeaderMap, reason: Option<Reason>) {
 pub fn take_not_run(headers: &mut HeaderMap) -> Option<Reason> {
     // Removed in any case: an unknown value must not reach the caller either.
     let value = headers.remove(NOT_RUN)?;
-    Reason::ALL
-        .iter()
-        .copied()
-        .find(|reason| reason.name().as_bytes() == value.as_bytes())
+    parse_reason(value.as_bytes())
+}
+
+/// Parses a value of the header.
+pub fn parse_reason(value: &[u8]) -> Option<Reason> {
+    let mut all = Reason::ALL.iter().copied();
+    all.find(|reason| reason.name().as_bytes() == value)
 }
 
 #[cfg(test)]

@@ -45,6 +45,8 @@ const Obstacle = Object.freeze({
   UPGRADE: 'upgrade',
   /** the body is long or of unknown length, which TLS carries to another machine with less CPU time */
   BULK: 'bulk',
+  /** a kept TLS connection to the node is idle, which carries a complete request with less CPU time */
+  KEPT_TLS: 'kept_tls',
   /** gRPC needs HTTP/2 up to the function */
   GRPC: 'grpc',
   /** the request announces trailers (`Trailer`), which messages in memory do not have */

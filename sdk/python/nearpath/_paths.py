@@ -16,6 +16,7 @@ OWN_PORT: Final = "own_port"  # the function's code takes calls at its own port,
 NO_ROOM: Final = "no_room"  # the channel or the memory pool had no room for the call at that moment
 UPGRADE: Final = "upgrade"  # an upgraded connection needs a connection of its own
 BULK: Final = "bulk"  # the body is long or of unknown length, which TLS carries to another machine with less CPU time
+KEPT_TLS: Final = "kept_tls"  # a kept TLS connection to the node is idle, which carries a complete request with less CPU time
 GRPC: Final = "grpc"  # gRPC needs HTTP/2 up to the function
 TRAILERS: Final = "trailers"  # the request announces trailers (`Trailer`), which messages in memory do not have
 CALLER_NO_IDENTITY: Final = "caller_no_identity"  # the caller has no certificate: its calls go to the gateway over HTTP

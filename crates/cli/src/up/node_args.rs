@@ -54,6 +54,16 @@ pub struct NodeArgs {
     )]
     pub node_bulk_bytes: u64,
 
+    /// Keep at most this many TLS connections to each other node for complete requests; 0: use QUIC
+    // Hidden: `nearpath-bench nodes` measures QUIC with small requests by it.
+    #[arg(
+        long,
+        env = "NEARPATH_NODE_CONNECTIONS",
+        hide = true,
+        default_value_t = GatewaySettings::MAX_NODE_CONNECTIONS
+    )]
+    pub node_connections: usize,
+
     /// Options of `nearpath up`.
     #[command(flatten)]
     pub server: UpArgs,

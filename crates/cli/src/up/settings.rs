@@ -117,6 +117,7 @@ pub(super) fn from_node_args(args: NodeArgs) -> Result<ServerSettings, SettingsE
     });
     let mut settings = from_args(args.server)?;
     settings.gateway.min_bulk_bytes = args.node_bulk_bytes;
+    settings.gateway.max_node_connections = args.node_connections;
     Ok(ServerSettings {
         source: Some(source),
         peers,

@@ -109,7 +109,7 @@ impl WorkerContext {
             max_attempts: settings.max_attempts.max(1),
             min_bulk_bytes: settings.min_bulk_bytes,
             instance_connections: Connections::new(shared.caller.clone()),
-            node_connections: node_connections(shared),
+            node_connections: node_connections(settings, shared),
             event_loop,
             loopback_pools: shared.loopback_pools.clone(),
             shm_domains: ShmDomains::default(),
@@ -229,10 +229,11 @@ impl WorkerContext {
 }
 
 /// Other nodes are reached from the machine's network namespace, which serving threads may have left.
-fn node_connections(shared: &GatewayState) -> Connections {
+fn node_connections(settings: &GatewaySettings, shared: &GatewayState) -> Connections {
     let control = shared.control.clone();
     let open = move |is_ipv6| control.open_machine_socket(is_ipv6);
-    Connections::new(shared.node_caller.clone()).with_sockets(Box::new(open))
+    let connections = Connections::new(shared.node_caller.clone());
+    connections.to_nodes(Rc::new(open), settings.max_node_connections)
 }
 
 /// Keeps a transfer in the sweep.

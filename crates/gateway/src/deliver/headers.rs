@@ -113,30 +113,29 @@ pub(crate) fn rewrite_response_headers(
         .or_insert_with(|| seconds_value(took));
     if call.options.wants_path {
         let inner = headers.remove(X_NEARPATH_PATH);
-        let report = path_report(
-            call.record.path_choice(),
-            call.record.node(),
-            inner.as_ref(),
-        );
+        let inner = inner.as_ref().map(HeaderValue::as_bytes);
+        let report = path_report(call.record.path_choice(), call.record.node(), inner);
+        let report = HeaderValue::try_from(report).expect("names are ASCII");
         headers.insert(X_NEARPATH_PATH, report);
     }
 }
 
 /// Returns the report of a call's path: `shm`, or for example
 /// `quic; obstacle=other_node; node=b; then=loopback`. `inner` is the report of the other node.
-fn path_report(
+pub(crate) fn path_report(
     choice: PathChoice,
     node: Option<&NodeName>,
-    inner: Option<&HeaderValue>,
-) -> HeaderValue {
+    inner: Option<&[u8]>,
+) -> String {
     let Some(node) = node else {
-        return HeaderValue::try_from(choice.to_string())
-            .expect("names of paths and obstacles are ASCII");
+        return choice.to_string();
     };
-    let inner = inner.and_then(|inner| inner.to_str().ok());
+    let inner = inner
+        .and_then(|inner| str::from_utf8(inner).ok())
+        .filter(|inner| inner.is_ascii());
     let path = inner.and_then(|inner| inner.split(';').next());
     let then = path
         .map(|path| format!("; then={path}"))
         .unwrap_or_default();
-    HeaderValue::try_from(format!("{choice}; node={node}{then}")).expect("names are ASCII")
+    format!("{choice}; node={node}{then}")
 }

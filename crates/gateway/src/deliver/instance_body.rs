@@ -10,7 +10,7 @@ use nearpath_wire::BoxError;
 use nearpath_wire::quic::QuicResponseBody;
 
 use super::shm_body::ShmBody;
-use crate::transport::LoopbackBody;
+use crate::transport::Http1Body;
 
 /// Response body from an instance.
 pub(crate) enum InstanceBody {
@@ -25,7 +25,7 @@ pub(crate) enum InstanceBody {
     /// In shared memory, as the function writes it.
     ShmStream(ShmBody),
     /// From the function's own server.
-    Loopback(Box<LoopbackBody>),
+    Loopback(Box<Http1Body>),
 }
 
 impl Body for InstanceBody {

@@ -46,18 +46,20 @@ pub(crate) use buffered_request::{BodyBeginning, is_read_ahead_due, read_ahead_o
 pub(crate) use content::ResponseContent;
 pub(crate) use delivery_errors::{lost_response_error, timeout_error};
 pub(crate) use endpoint_slot::{EndpointSlot, pick_slot, pick_slot_elsewhere};
+pub(crate) use headers::path_report;
 pub(crate) use long_body::admit_or_read_body;
 pub(crate) use open_response::RequestGuard;
 pub use outgoing_request::function_uri;
-pub(crate) use own_port::{DEFAULT_CONTENT_TYPE, is_for_watchdog, own_port_headers};
+pub(crate) use own_port::{DEFAULT_CONTENT_TYPE, is_for_watchdog, node_headers, own_port_headers};
 pub(crate) use own_port_errors::own_port_error;
 pub(crate) use quic::open_ahead_of_calls;
+pub(crate) use retry_copy::may_run_elsewhere;
 pub(crate) use upload_holder::hold_place_while_uploading;
 
 use crate::call::GatewayCall;
 use crate::function::AdmissionPermit;
 use crate::request;
-use crate::transport::LoopbackBody;
+use crate::transport::Http1Body;
 use attempt::try_instance;
 use attempt_outcome::AttemptOutcome;
 use instance_body::InstanceBody;
@@ -87,7 +89,7 @@ impl InstanceAnswer {
     }
 
     /// Wraps a response of the function's own server.
-    pub(crate) fn from_loopback(response: Response<Box<LoopbackBody>>, slot: EndpointSlot) -> Self {
+    pub(crate) fn from_loopback(response: Response<Box<Http1Body>>, slot: EndpointSlot) -> Self {
         Self {
             response: response.map(InstanceBody::Loopback),
             guard: RequestGuard {

@@ -8,6 +8,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Method, Response};
 use nearpath_types::{FunctionServer, PlatformError};
 use nearpath_wire::hop::headers::{strip_hop_headers, strip_platform_headers};
+use nearpath_wire::not_run_header;
 
 use super::attempt_outcome::AttemptOutcome;
 use super::buffered_request::BufferedRequest;
@@ -168,13 +169,14 @@ fn to_response(
     response
 }
 
-/// Converts the head of a response, as the watchdog completes it. A response without a content type gets
-/// that of its request.
-pub(crate) fn own_port_headers(
-    head: &ResponseHead,
-    request_type: Option<HeaderValue>,
-    took: Duration,
-) -> HeaderMap {
+/// Converts the head of another node's response, which is complete.
+pub(crate) fn node_headers(head: &ResponseHead) -> HeaderMap {
+    let mut headers = to_header_map(head);
+    headers.remove(not_run_header::NOT_RUN);
+    headers
+}
+
+fn to_header_map(head: &ResponseHead) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in head.fields() {
         let (name, value) = (
@@ -186,6 +188,17 @@ pub(crate) fn own_port_headers(
             headers.append(name, value);
         }
     }
+    headers
+}
+
+/// Converts the head of a response, as the watchdog completes it. A response without a content type gets
+/// that of its request.
+pub(crate) fn own_port_headers(
+    head: &ResponseHead,
+    request_type: Option<HeaderValue>,
+    took: Duration,
+) -> HeaderMap {
+    let mut headers = to_header_map(head);
     strip_hop_headers(&mut headers, false);
     strip_platform_headers(&mut headers);
     let missing = || request_type.unwrap_or(HeaderValue::from_static(DEFAULT_CONTENT_TYPE));

@@ -83,7 +83,8 @@ fn call_facts(
                 .has_caller(),
             callee_has_certificate: endpoint.target.server_name().is_some(),
             udp_blocked: endpoint.target.udp.is_blocked_now(),
-            tls: true, // every instance with a certificate speaks TLS
+            tls: true,       // every instance with a certificate speaks TLS
+            kept_tls: false, // the fast path takes these
             own_port: endpoint.server().is_some(),
         },
         needs: CallNeeds {

@@ -52,7 +52,7 @@ pub(super) async fn copy_request(
 
 /// Returns whether a refused request may run elsewhere. A full instance answers the caller
 /// directly: the gate chooses others.
-pub(super) fn may_run_elsewhere(reason: Reason) -> bool {
+pub(crate) fn may_run_elsewhere(reason: Reason) -> bool {
     reason != Reason::Overload
 }
 

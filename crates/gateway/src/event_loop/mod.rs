@@ -13,6 +13,7 @@ mod round;
 mod socket;
 #[cfg(test)]
 pub(crate) mod tests;
+mod tls;
 mod waits;
 
 use std::cell::RefCell;
@@ -32,6 +33,7 @@ use load::{LoopLoad, RoundCounts};
 pub(crate) use poller::{Poller, Token};
 pub(crate) use registration::Readiness;
 pub(crate) use socket::{PolledSocket, receive, retry_interrupted};
+pub(crate) use tls::{try_read_decrypted, try_write_encrypted};
 use waits::Waits;
 
 /// Handles the events of sockets, in the event loop.

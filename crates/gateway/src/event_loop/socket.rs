@@ -19,7 +19,7 @@ use super::poller::{Poller, Token};
 use super::registration::{Readiness, Registration};
 
 /// Bytes of one read. They pass the stack: memory of the reader would have to be cleared before.
-const READ_BYTES: usize = 16 * 1024;
+pub(super) const READ_BYTES: usize = 16 * 1024;
 
 /// Connected TCP socket that an event loop watches.
 #[derive(Debug)]
@@ -135,7 +135,12 @@ impl PolledSocket {
         Ok(rustix::net::shutdown(&self.socket, Shutdown::Write)?)
     }
 
-    fn try_read_up_to(&self, most: usize, mut take: impl FnMut(&[u8])) -> io::Result<usize> {
+    /// Reads once, at most [`READ_BYTES`], and passes the bytes to `take`.
+    pub(super) fn try_read_up_to(
+        &self,
+        most: usize,
+        mut take: impl FnMut(&[u8]),
+    ) -> io::Result<usize> {
         let most = most.min(READ_BYTES);
         let read = self.try_io(Readiness::READ, || {
             receive_up_to(&self.socket, most, &mut take)

@@ -6,6 +6,7 @@
 //! from the function to the caller, without a header map in between. If anything prevents the fast
 //! path, nothing has happened yet, and the request takes the pipeline.
 
+mod hop_headers;
 mod loopback_call;
 mod plain_call;
 mod request;
@@ -13,5 +14,5 @@ mod shm_call;
 
 pub(crate) use loopback_call::{CallLimit, LoopbackCall, LoopbackDraft, missing_content_type};
 pub(crate) use plain_call::PlainCall;
-pub use request::{ParseOutcome, PlainRequest, take_plain_request};
+pub use request::{ParseOutcome, PlainRequest, take_node_request, take_plain_request};
 pub(crate) use shm_call::{SentCall, send_plain, uses_shared_memory};

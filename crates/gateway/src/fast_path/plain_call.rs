@@ -5,17 +5,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::HeaderValue;
+use http::{HeaderValue, Request, Response};
 use nearpath_path::PathChoice;
-use nearpath_types::SourceNetwork;
+use nearpath_types::{PlatformError, Reason, SourceNetwork};
 
 use super::request::PlainRequest;
+use crate::COMPONENT;
 use crate::call::GatewayCall;
 use crate::context::WorkerContext;
-use crate::deliver::{self, EndpointSlot};
-use crate::function::{ActiveRoute, FunctionEndpoint, FunctionEntry};
+use crate::deliver::{self, EndpointSlot, ResponseContent};
+use crate::function::{ActiveRoute, DialTarget, FunctionEndpoint, FunctionEntry};
+use crate::pipeline;
 use crate::record::CompletionRecord;
-use crate::request::{CallId, ListenerZone, PeerInfo, RequestDeadlines, RequestOptions, StartTime};
+use crate::request::{
+    CallId, ListenerZone, PeerInfo, RequestDeadlines, RequestOptions, RequestUpload, StartTime,
+};
 use crate::route;
 
 const X_FORWARDED_FOR: &[u8] = b"x-forwarded-for";
@@ -52,23 +56,58 @@ enum PlainCaller {
 pub(super) fn is_eligible(plain: &PlainRequest, route: &ActiveRoute) -> bool {
     // The pipeline answers 413. Here a request that does not fit is only declined.
     let fits = |most| plain.body_length() <= most;
-    route.runs_here && !plain.has_gateway_options() && route.policy.max_body.is_none_or(fits)
+    let is_own_limit = |limit: &[u8]| limit == route.total_timeout_header.as_bytes();
+    !plain.has_gateway_options()
+        && plain.node_timeout().is_none_or(is_own_limit)
+        && route.policy.max_body.is_none_or(fits)
 }
 
 /// Returns the function that calls, if its edge is declared. `None`: the pipeline refuses the call.
 fn permitted_caller(
     worker: &WorkerContext,
     peer: &PeerInfo,
+    plain: &PlainRequest,
     callee: &FunctionEntry,
 ) -> Option<PlainCaller> {
-    match peer.zone {
+    let caller = match peer.zone {
         ListenerZone::Public => return Some(PlainCaller::Outside),
-        ListenerZone::Internal => {}
-        ListenerZone::Node => return None, // its connections take the pipeline
-    }
-    let caller = worker.table.find_caller(peer.addr)?;
-    route::check_edge(Some(&caller), peer.addr, &callee.id).ok()?;
+        ListenerZone::Internal => {
+            let caller = worker.table.find_caller(peer.addr)?;
+            route::check_edge(Some(&caller), peer.addr, &callee.id).ok()?;
+            caller
+        }
+        ListenerZone::Node => {
+            let node = peer.node.get()?;
+            let Some(name) = plain.calling_function() else {
+                return Some(PlainCaller::Outside);
+            };
+            let name = str::from_utf8(name).ok()?;
+            let caller = worker.table.find_by_name(name)?;
+            route::check_node_caller(Some(&caller), name, node, &callee.id).ok()?;
+            caller
+        }
+    };
     Some(PlainCaller::Function(caller))
+}
+
+/// Returns the network with which a request shares its function's places; see [`PeerInfo::addr`]. Another
+/// node puts its client last into `X-Forwarded-For`.
+fn source_network(plain: &PlainRequest, peer: &PeerInfo) -> SourceNetwork {
+    let forwarded = || {
+        let hops = str::from_utf8(forwarded_field(plain)?).ok()?;
+        hops.rsplit(',').next()?.trim().parse().ok()
+    };
+    let client = match peer.zone {
+        ListenerZone::Node => forwarded(),
+        _ => None,
+    };
+    SourceNetwork::of(client.unwrap_or(peer.addr))
+}
+
+fn forwarded_field(plain: &PlainRequest) -> Option<&[u8]> {
+    let mut fields = plain.raw_fields();
+    let found = fields.find(|(name, _)| *name == X_FORWARDED_FOR);
+    found.map(|(_, value)| value)
 }
 
 impl PlainDraft {
@@ -81,11 +120,11 @@ impl PlainDraft {
         route: Arc<ActiveRoute>,
         path_offset: usize,
     ) -> Option<Self> {
-        let caller = match permitted_caller(worker, peer, function)? {
+        let caller = match permitted_caller(worker, peer, plain, function)? {
             PlainCaller::Outside => None,
             PlainCaller::Function(caller) => Some(caller),
         };
-        let permit = function.gate.try_enter(SourceNetwork::of(peer.addr))?;
+        let permit = function.gate.try_enter(source_network(plain, peer))?;
         let slot = deliver::pick_slot(&route, permit, &[], worker.next_random()).ok()?;
         Some(Self {
             arrived_at: Instant::now(),
@@ -102,6 +141,12 @@ impl PlainDraft {
     /// Returns the chosen instance.
     pub(super) fn endpoint(&self) -> &Arc<FunctionEndpoint> {
         &self.slot.endpoint
+    }
+
+    /// Returns the other node to which the request goes.
+    pub(super) fn node(&self) -> Option<&Arc<DialTarget>> {
+        let target = &self.endpoint().target;
+        target.node().map(|_| target)
     }
 
     /// Returns path and query for the function. `None`: the pipeline forms a new target.
@@ -194,12 +239,12 @@ fn start_record(
 }
 
 /// Returns the value of `X-Forwarded-For`: the clients before this one, and this one.
-pub(super) fn forwarded_for<'a>(plain: &PlainRequest, peer: &'a PeerInfo) -> Cow<'a, [u8]> {
+pub(super) fn forwarded_for<'a>(plain: &'a PlainRequest, peer: &'a PeerInfo) -> Cow<'a, [u8]> {
     let client = peer.forwarded_for.as_bytes();
-    let mut fields = plain.raw_fields();
-    match fields.find(|(name, _)| *name == X_FORWARDED_FOR) {
+    match forwarded_field(plain) {
         None => client.into(),
-        Some((_, before)) => [before, b", ", client].concat().into(),
+        Some(before) if peer.zone == ListenerZone::Node => before.into(), // that node has added its client
+        Some(before) => [before, b", ", client].concat().into(),
     }
 }
 
@@ -207,6 +252,16 @@ impl PlainCall {
     /// Returns the instance.
     pub(super) fn endpoint(&self) -> &Arc<FunctionEndpoint> {
         self.draft.endpoint()
+    }
+
+    /// Returns whether another node answers the call.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.endpoint().is_remote()
+    }
+
+    /// Notes whether the endpoint ran the call or refused it.
+    pub(crate) fn note_answer(&self, has_run: bool) {
+        self.endpoint().note_answer(has_run);
     }
 
     /// Returns the called function.
@@ -237,6 +292,31 @@ impl PlainCall {
         self.record.mark_finished();
     }
 
+    /// Continues in the pipeline with a request that did not run.
+    pub(crate) async fn retry_via_pipeline(
+        self,
+        worker: &Rc<WorkerContext>,
+        peer: &Rc<PeerInfo>,
+        plain: &PlainRequest,
+        why: String,
+    ) -> Response<ResponseContent> {
+        let (mut call, slot) = self.into_pipeline_call(worker, peer, plain);
+        let Some(request) = plain.to_request() else {
+            let error = PlatformError::new(COMPONENT, Reason::ConnectFailed, why);
+            return pipeline::refuse_call(*call, &error).map(ResponseContent::Platform);
+        };
+        let (head, body) = request.into_parts();
+        let (upload, progress) = RequestUpload::from_bytes(body);
+        // From here the pipeline counts the body, so the number noted at the start must not be
+        // added to it.
+        call.record.set_upload(progress.clone());
+        (call.request, call.upload_progress) = (Some(Request::from_parts(head, upload)), progress);
+        match pipeline::deliver_elsewhere(&mut call, slot, why).await {
+            Ok(answer) => deliver::into_response(call, answer),
+            Err(error) => pipeline::refuse_call(*call, &error).map(ResponseContent::Platform),
+        }
+    }
+
     /// Continues in the pipeline.
     pub(super) fn into_pipeline_call(
         self,
@@ -262,7 +342,7 @@ impl PlainCall {
         // No caller timeout: a request that sets one never takes the fast path.
         let deadlines =
             RequestDeadlines::new(admitted_at, &route.policy, None, worker.body_idle_timeout);
-        let (worker, peer, source) = (worker.clone(), peer.clone(), SourceNetwork::of(peer.addr));
+        let (worker, peer, source) = (worker.clone(), peer.clone(), source_network(plain, peer));
         let call = GatewayCall {
             worker,
             peer,

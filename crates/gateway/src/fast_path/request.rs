@@ -1,7 +1,7 @@
 //! Parser for complete plain requests, without sockets and tasks.
 //!
 //! A plain request has HTTP/1.1, a common method, a path in origin form under `/function/`, and one
-//! `Host`. Its body has an announced length or is absent. No header asks more of this hop than to
+//! `Host`. That of another node names its function in a field, and has the function's own path. Its body has an announced length or is absent. No header asks more of this hop than to
 //! keep or close the connection.
 
 use std::mem::MaybeUninit;
@@ -11,10 +11,7 @@ use bytes::{Bytes, BytesMut};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, Request, Uri};
 
-use nearpath_types::platform_field::is_platform_field;
-use nearpath_wire::hop::headers::is_valid_host;
-
-use crate::request::names_stream;
+use super::hop_headers::{HopHeaders, NodeFields};
 
 /// Maximum number of header fields of a plain request. Larger heads take the pipeline.
 const MAX_HEADERS: usize = 32;
@@ -51,11 +48,21 @@ struct RequestLayout {
     /// Length of the head, which is the offset of the body.
     head_bytes: usize,
     hop: HopHeaders,
+    node: NodeFields,
+}
+
+/// Sender of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RequestSender {
+    /// A client or an instance.
+    Caller,
+    /// Another node.
+    Node,
 }
 
 /// Start and end offset in the request. 16 bits keep the layout small; a longer head is not
 /// plain.
-type ByteSpan = (u16, u16);
+pub(super) type ByteSpan = (u16, u16);
 
 impl PlainRequest {
     /// `GET`, `POST`, `PUT`, `DELETE` or `PATCH`.
@@ -76,6 +83,21 @@ impl PlainRequest {
     /// Returns whether the caller asks for the path report.
     pub fn wants_path(&self) -> bool {
         self.layout.hop.wants_path
+    }
+
+    /// Returns the name of the called function in the request of another node.
+    pub fn called_function(&self) -> Option<&str> {
+        str::from_utf8(self.bytes_at(self.layout.node.function?)).ok()
+    }
+
+    /// Returns the name of the calling function in the request of another node.
+    pub fn calling_function(&self) -> Option<&[u8]> {
+        Some(self.bytes_at(self.layout.node.caller?))
+    }
+
+    /// Returns the time limit that another node sets.
+    pub(super) fn node_timeout(&self) -> Option<&[u8]> {
+        Some(self.bytes_at(self.layout.node.timeout?))
     }
 
     /// Returns path and query.
@@ -128,17 +150,25 @@ impl PlainRequest {
         let mut headers = HeaderMap::with_capacity(self.layout.header_count + 8);
         for (name, value) in self.header_spans() {
             let name = HeaderName::from_bytes(&self.bytes[span_range(*name)]).ok()?;
-            // Shares the read buffer instead of copying each value.
-            headers.append(
-                name,
-                HeaderValue::from_maybe_shared(self.bytes.slice(span_range(*value))).ok()?,
-            );
+            headers.append(name, self.header_value(*value)?);
+        }
+        for (name, value) in self.layout.node.named() {
+            headers.append(name, self.header_value(value)?);
         }
         Some(headers)
     }
 
+    /// Returns a value that shares the read buffer.
+    fn header_value(&self, value: ByteSpan) -> Option<HeaderValue> {
+        HeaderValue::from_maybe_shared(self.bytes.slice(span_range(value))).ok()
+    }
+
     fn header_spans(&self) -> &[(ByteSpan, ByteSpan)] {
         &self.layout.header_spans[..self.layout.header_count]
+    }
+
+    fn bytes_at(&self, span: ByteSpan) -> &[u8] {
+        &self.bytes[span_range(span)]
     }
 
     /// Returns ASCII text of the request.
@@ -152,9 +182,18 @@ fn span_range((start, end): ByteSpan) -> Range<usize> {
     usize::from(start)..usize::from(end)
 }
 
-/// Takes a plain request from the beginning of the buffer.
+/// Takes a caller's plain request from the beginning of the buffer.
 pub fn take_plain_request(buffer: &mut BytesMut) -> ParseOutcome {
-    let layout = match parse_layout(buffer) {
+    take_request(buffer, RequestSender::Caller)
+}
+
+/// Takes another node's plain call of a function from the beginning of the buffer.
+pub fn take_node_request(buffer: &mut BytesMut) -> ParseOutcome {
+    take_request(buffer, RequestSender::Node)
+}
+
+fn take_request(buffer: &mut BytesMut, sender: RequestSender) -> ParseOutcome {
+    let layout = match parse_layout(buffer, sender) {
         Some(Some(layout)) => layout,
         Some(None) => return ParseOutcome::Incomplete,
         None => return ParseOutcome::NotPlain,
@@ -171,7 +210,7 @@ pub fn take_plain_request(buffer: &mut BytesMut) -> ParseOutcome {
 }
 
 /// Locates the parts of a request. `None`: not plain. `Some(None)`: plain so far, but incomplete.
-fn parse_layout(buffer: &[u8]) -> Option<Option<Box<RequestLayout>>> {
+fn parse_layout(buffer: &[u8], sender: RequestSender) -> Option<Option<Box<RequestLayout>>> {
     // Uninitialized, because clearing 32 headers for each request would cost more than parsing
     // most of them.
     let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
@@ -183,7 +222,9 @@ fn parse_layout(buffer: &[u8]) -> Option<Option<Box<RequestLayout>>> {
         httparse::Status::Complete(end) => end,
         httparse::Status::Partial => return Some(None),
     };
-    let target = parsed.path.filter(|target| is_plain_target(target))?;
+    let target = parsed
+        .path
+        .filter(|target| is_plain_target(target, sender))?;
     let method = plain_method(parsed.method?).filter(|_| parsed.version == Some(1))?;
     // httparse returns slices of the buffer. Offsets survive the split of the buffer below,
     // references would not.
@@ -194,9 +235,18 @@ fn parse_layout(buffer: &[u8]) -> Option<Option<Box<RequestLayout>>> {
             u16::try_from(start + part.len()).ok()?,
         ))
     };
-    let (mut hop, mut spans, mut header_count) =
-        (HopHeaders::default(), [((0, 0), (0, 0)); MAX_HEADERS], 0);
+    let (mut hop, mut node) = (HopHeaders::default(), NodeFields::default());
+    let (mut spans, mut header_count) = ([((0, 0), (0, 0)); MAX_HEADERS], 0);
     for header in parsed.headers.iter() {
+        if sender == RequestSender::Node
+            && let Some(place) = node.place_of(header.name)
+        {
+            // Two values are two meanings.
+            if place.replace(span_of(header.value)?).is_some() {
+                return None;
+            }
+            continue;
+        }
         if hop.note_header(header.name, header.value)? {
             spans[header_count] = (span_of(header.name.as_bytes())?, span_of(header.value)?);
             header_count += 1;
@@ -204,6 +254,9 @@ fn parse_layout(buffer: &[u8]) -> Option<Option<Box<RequestLayout>>> {
     }
     // Two hosts are two meanings, and a body that is still arriving is hyper's to stream.
     let is_complete = hop.host_count == 1 && hop.content_length.unwrap_or(0) <= buffer.len() - head;
+    if sender == RequestSender::Node && node.function.is_none() {
+        return None; // for a path between nodes
+    }
     let target = span_of(target.as_bytes())?;
     let layout = || RequestLayout {
         method,
@@ -212,16 +265,21 @@ fn parse_layout(buffer: &[u8]) -> Option<Option<Box<RequestLayout>>> {
         header_count,
         head_bytes: head,
         hop,
+        node,
     };
     is_complete.then(|| Some(Box::new(layout())))
 }
 
-/// Returns whether a target has origin form, is under `/function/`, and has only characters of
+/// Returns whether a target has origin form, is under `/function/` or a node's, and has only characters of
 /// paths and queries (RFC 3986).
-fn is_plain_target(target: &str) -> bool {
+fn is_plain_target(target: &str, sender: RequestSender) -> bool {
+    let prefix = match sender {
+        RequestSender::Caller => FUNCTION_PREFIX,
+        RequestSender::Node => "/",
+    };
     let is_allowed =
         |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?@!$&'()*+,;=%".contains(&byte);
-    target.starts_with(FUNCTION_PREFIX) && target.bytes().all(is_allowed)
+    target.starts_with(prefix) && target.bytes().all(is_allowed)
 }
 
 /// Parses the methods of plain requests. Not `HEAD`, whose response has a length without a body.
@@ -234,93 +292,6 @@ fn plain_method(name: &str) -> Option<Method> {
         "PATCH" => Method::PATCH,
         _ => return None,
     })
-}
-
-/// Facts from headers that concern this hop.
-#[derive(Debug, Default)]
-struct HopHeaders {
-    host_count: u32,
-    cookie_count: u32,
-    forwarded_count: u32,
-    content_length: Option<usize>,
-    closes_connection: bool,
-    has_gateway_options: bool,
-    wants_path: bool,
-}
-
-impl HopHeaders {
-    /// Returns whether the header is forwarded; `None`: the request is not plain.
-    fn note_header(&mut self, name: &str, value: &[u8]) -> Option<bool> {
-        let is = |other: &str| name.eq_ignore_ascii_case(other);
-        // By length first: most names are then decided without a comparison.
-        match name.len() {
-            4 if is("host") => {
-                self.host_count += 1;
-                // The pipeline refuses it.
-                return is_valid_host(value).then_some(true);
-            }
-            // The pipeline joins several of these to one.
-            6 if is("cookie") => {
-                self.cookie_count += 1;
-                return (self.cookie_count == 1).then_some(true);
-            }
-            15 if is("x-forwarded-for") => {
-                self.forwarded_count += 1;
-                return (self.forwarded_count == 1).then_some(true);
-            }
-            9 if is("forwarded") => return Some(false),
-
-            10 if is("connection") => {
-                let closes = value.eq_ignore_ascii_case(b"close");
-                self.closes_connection |= closes;
-                // Any other token names a field to strip (RFC 9110 section 7.6.1), which hyper's
-                // path does.
-                return (closes || value.eq_ignore_ascii_case(b"keep-alive")).then_some(false);
-            }
-            14 if is("content-length") => {
-                // Two lengths allow request smuggling (RFC 9112 section 6.3), even if they are
-                // equal.
-                let first = self.content_length.replace(parse_length(value)?).is_none();
-                return first.then_some(true);
-            }
-            6 if is("accept") => {
-                self.has_gateway_options |= !value.starts_with(b"*/*") && names_stream(value)
-            }
-            9 if is("x-timeout") => self.has_gateway_options = true,
-            12 if is("grpc-timeout") => self.has_gateway_options = true,
-            12 if is("content-type") => {
-                self.has_gateway_options |= value.starts_with(b"application/grpc")
-            }
-            15 if is("x-nearpath-path") => self.wants_path = true,
-            2 if is("te") => return None,
-            6 if is("expect") => return None,
-            7 if is("upgrade") || is("trailer") => return None,
-            10 if is("keep-alive") => return None,
-            16 if is("proxy-connection") => return None,
-            // Framing by chunks, and with it every conflict of framings, is left to hyper.
-            17 if is("transfer-encoding") => return None,
-            18 if is("proxy-authenticate") => return None,
-            19 if is("proxy-authorization") => return None,
-            11.. => return Some(!is_platform_name(name)),
-            _ => {}
-        }
-        Some(true)
-    }
-}
-
-/// Returns whether only the platform may set a header; callers' ones are not forwarded.
-fn is_platform_name(name: &str) -> bool {
-    // Names come as the caller wrote them; only few are as long and begin alike.
-    name.as_bytes()[0].eq_ignore_ascii_case(&b'x') && is_platform_field(&name.to_ascii_lowercase())
-}
-
-/// Parses a length: digits only (RFC 9110 section 8.6). `str::parse` alone would accept a plus
-/// sign.
-fn parse_length(value: &[u8]) -> Option<usize> {
-    let digits = std::str::from_utf8(value)
-        .ok()
-        .filter(|text| text.bytes().all(|b| b.is_ascii_digit()))?;
-    digits.parse().ok()
 }
 
 #[cfg(test)]

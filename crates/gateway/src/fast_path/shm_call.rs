@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::{Request, Response};
+use http::Response;
 use nearpath_domain::endpoint::polled;
 use nearpath_domain::trace::{TRACEPARENT, TraceContext};
 use nearpath_domain::{CallDestination, CallError, CallReply, CalleeKind, clock};
@@ -17,7 +17,7 @@ use crate::context::WorkerContext;
 use crate::deliver::{self, InstanceAnswer, ResponseContent, into_response, shm};
 use crate::function::{ActiveRoute, FunctionEntry};
 use crate::pipeline;
-use crate::request::{PeerInfo, RequestUpload};
+use crate::request::PeerInfo;
 
 /// Room for the fields of a usual browser request with the gateway's own.
 const FIELD_RESERVE: usize = 24;
@@ -52,7 +52,7 @@ fn preferred_shm_endpoint(
     worker: &WorkerContext,
     route: &ActiveRoute,
 ) -> Option<polled::AsyncEndpoint> {
-    let domain = route.domain.as_deref()?;
+    let domain = route.domain.as_deref().filter(|_| route.runs_here)?;
     let shm_endpoint = worker.shm_domains.endpoint_in(domain)?;
     (!prefers_own_port(route, &shm_endpoint)).then_some(shm_endpoint)
 }
@@ -136,27 +136,15 @@ impl PlainCall {
     }
 
     /// Continues in the pipeline after a refusal: the instance is full or stopping.
-    pub(crate) async fn retry_via_pipeline(
+    pub(crate) async fn retry_refused(
         self,
         worker: Rc<WorkerContext>,
         peer: Rc<PeerInfo>,
         plain: &PlainRequest,
         refused: CallReply,
     ) -> Response<ResponseContent> {
-        let (mut call, slot) = self.into_pipeline_call(&worker, &peer, plain);
-        let Some(request) = plain.to_request() else {
-            return into_response(call, InstanceAnswer::from_shm(refused, slot));
-        };
-        let (head, body) = request.into_parts();
-        let (upload, progress) = RequestUpload::from_bytes(body);
-        // From here the pipeline counts the body, so the number noted at the start must not be
-        // added to it.
-        call.record.set_upload(progress.clone());
-        (call.request, call.upload_progress) = (Some(Request::from_parts(head, upload)), progress);
-        match pipeline::deliver_elsewhere(&mut call, slot, shm::refusal_text(&refused)).await {
-            Ok(answer) => into_response(call, answer),
-            Err(error) => pipeline::refuse_call(*call, &error).map(ResponseContent::Platform),
-        }
+        let why = shm::refusal_text(&refused);
+        self.retry_via_pipeline(&worker, &peer, plain, why).await
     }
 
     /// Answers a call without a response.

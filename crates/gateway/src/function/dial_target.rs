@@ -1,7 +1,7 @@
 //! The other end of connections, shared by all threads: the watchdog of an instance, or another node.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use nearpath_types::{NodeName, PeerNode};
@@ -21,6 +21,8 @@ pub(crate) struct DialTarget {
     node: Option<NodeName>,
     /// Server name in its certificate, once known; it does not change.
     server_name: OnceLock<Arc<str>>,
+    /// Connections over TLS that all threads keep for plain requests, or are opening.
+    kept_connections: AtomicUsize,
     /// No new requests: connections are not kept.
     is_withdrawn: AtomicBool,
     /// Nothing answers any more: connections that cannot notice that must be cut.
@@ -49,6 +51,7 @@ impl DialTarget {
             udp: UdpReachability::default(),
             node,
             server_name: OnceLock::new(),
+            kept_connections: AtomicUsize::new(0),
             is_withdrawn: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
         }
@@ -67,6 +70,25 @@ impl DialTarget {
     /// Sets the server name when the other end has received its certificate.
     pub(super) fn set_server_name(&self, name: &Arc<str>) {
         self.server_name.get_or_init(|| Arc::clone(name));
+    }
+
+    /// Counts a kept connection, unless there are `most`. Returns whether there is room.
+    pub(crate) fn add_kept_connection(&self, most: usize) -> bool {
+        // Relaxed: only the number matters.
+        let add = |count| (count < most).then_some(count + 1);
+        let kept = &self.kept_connections;
+        kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
+            .is_ok()
+    }
+
+    /// Counts a kept connection no more.
+    pub(crate) fn remove_kept_connection(&self) {
+        self.kept_connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns whether threads keep connections over TLS, or open some.
+    pub(crate) fn has_kept_connections(&self) -> bool {
+        self.kept_connections.load(Ordering::Relaxed) > 0
     }
 
     /// Marks the target: it gets no further requests.

@@ -40,7 +40,9 @@ fn paths_of(function: &FunctionEntry) -> Vec<RemotePath> {
         let EndpointId::Node(node) = &endpoint.id else {
             return None;
         };
-        let choice = select_path(route.domain.is_some(), endpoint.target.udp.is_blocked_now());
+        let target = &endpoint.target;
+        let (blocked, kept) = (target.udp.is_blocked_now(), target.has_kept_connections());
+        let choice = select_path(route.domain.is_some(), blocked, kept);
         Some(RemotePath {
             callee: function.id.clone(),
             node: node.clone(),
@@ -58,7 +60,7 @@ fn paths_of(function: &FunctionEntry) -> Vec<RemotePath> {
 }
 
 /// Selects the path of a plain call to another node. Nodes have certificates and speak TLS.
-fn select_path(callee_in_domain: bool, udp_blocked: bool) -> PathChoice {
+fn select_path(callee_in_domain: bool, udp_blocked: bool, kept_tls: bool) -> PathChoice {
     let facts = CallFacts {
         edge: EdgeFacts {
             same_node: false,
@@ -74,6 +76,7 @@ fn select_path(callee_in_domain: bool, udp_blocked: bool) -> PathChoice {
             callee_has_certificate: true,
             udp_blocked,
             tls: true,
+            kept_tls,
             own_port: false,
         },
         needs: CallNeeds::PLAIN,
@@ -87,11 +90,12 @@ mod tests {
     use nearpath_path::Path;
 
     #[test]
-    fn a_node_without_udp_is_called_over_tls() {
-        let choice = select_path(true, false);
-        assert_eq!(choice.path, Path::Quic);
-        let blocked = select_path(true, true);
-        let obstacle = blocked.obstacle.map(Obstacle::name);
-        assert_eq!((blocked.path, obstacle), (Path::Tls, Some("udp_blocked")));
+    fn tls_carries_calls_without_udp_and_over_kept_connections() {
+        assert_eq!(select_path(true, false, false).path, Path::Quic);
+        for (blocked, kept, why) in [(true, true, "udp_blocked"), (false, true, "kept_tls")] {
+            let choice = select_path(true, blocked, kept);
+            let obstacle = choice.obstacle.map(Obstacle::name);
+            assert_eq!((choice.path, obstacle), (Path::Tls, Some(why)));
+        }
     }
 }

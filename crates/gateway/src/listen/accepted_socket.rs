@@ -1,14 +1,18 @@
-//! TCP socket of a caller, registered with the event loop or not yet.
+//! TCP socket of a caller, registered with the event loop or not yet, with or without TLS.
 
 use std::io::{self, IoSlice, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
 
 use bytes::BytesMut;
 use nearpath_wire::lingering_close::UnreadInput;
 use rustix::net::{RecvFlags, recv};
+use tokio_rustls::server::TlsStream;
 
-use crate::event_loop::{PolledSocket, Poller, Token, receive, retry_interrupted};
+use super::client_socket::ClientSocket;
+use crate::event_loop::{
+    PolledSocket, Poller, Token, receive, retry_interrupted, try_read_decrypted,
+    try_write_encrypted,
+};
 
 /// Non-blocking TCP socket of a caller.
 pub(super) enum AcceptedSocket {
@@ -16,6 +20,8 @@ pub(super) enum AcceptedSocket {
     Unregistered(TcpStream),
     /// Registered with the thread's event loop.
     Registered(PolledSocket),
+    /// With TLS, after its handshake. Registered.
+    Encrypted(Box<TlsStream<ClientSocket>>),
 }
 
 impl AcceptedSocket {
@@ -28,7 +34,7 @@ impl AcceptedSocket {
             Self::Unregistered(socket) => {
                 Ok(Self::Registered(PolledSocket::register(socket, poller)?))
             }
-            registered @ Self::Registered(_) => Ok(registered),
+            registered => Ok(registered),
         }
     }
 
@@ -37,6 +43,23 @@ impl AcceptedSocket {
         match self {
             Self::Unregistered(_) => None,
             Self::Registered(socket) => Some(socket),
+            Self::Encrypted(stream) => stream.get_ref().0.registered(),
+        }
+    }
+
+    /// Returns whether a read may find something of which no event will tell.
+    pub(super) fn may_be_readable(&self) -> bool {
+        match self {
+            Self::Encrypted(_) => true, // the session may have bytes
+            _ => self.registered().is_some_and(PolledSocket::may_be_readable),
+        }
+    }
+
+    /// Returns whether written bytes wait for room in the socket.
+    pub(super) fn has_unsent_bytes(&self) -> bool {
+        match self {
+            Self::Encrypted(stream) => stream.get_ref().1.wants_write(),
+            _ => false,
         }
     }
 
@@ -49,10 +72,14 @@ impl AcceptedSocket {
     ///
     /// # Errors
     /// `WouldBlock` if nothing has arrived; of the connection.
-    pub(super) fn try_read(&self, buffer: &mut BytesMut) -> io::Result<usize> {
+    pub(super) fn try_read(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
         match self {
             Self::Unregistered(socket) => receive(socket, buffer),
             Self::Registered(socket) => socket.try_read(buffer),
+            Self::Encrypted(stream) => {
+                let (socket, session) = stream.get_mut();
+                try_read_decrypted(session, socket.require_registered()?, buffer)
+            }
         }
     }
 
@@ -60,10 +87,11 @@ impl AcceptedSocket {
     ///
     /// # Errors
     /// `WouldBlock` if the socket takes nothing; of the connection.
-    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+    pub(super) fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Unregistered(socket) => retry_interrupted(|| (&mut &*socket).write(bytes)),
             Self::Registered(socket) => socket.try_write(bytes),
+            Self::Encrypted(_) => self.try_write_vectored(&[IoSlice::new(bytes)]),
         }
     }
 
@@ -71,12 +99,16 @@ impl AcceptedSocket {
     ///
     /// # Errors
     /// `WouldBlock` if the socket takes nothing; of the connection.
-    pub(super) fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub(super) fn try_write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Self::Unregistered(socket) => {
                 retry_interrupted(|| (&mut &*socket).write_vectored(parts))
             }
             Self::Registered(socket) => socket.try_write_vectored(parts),
+            Self::Encrypted(stream) => {
+                let (socket, session) = stream.get_mut();
+                try_write_encrypted(session, socket.require_registered()?, parts)
+            }
         }
     }
 
@@ -88,15 +120,11 @@ impl AcceptedSocket {
 
     fn has_unread_bytes(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        recv(self, &mut [0; 1], flags).is_ok_and(|(_, queued)| queued > 0)
-    }
-}
-
-impl AsFd for AcceptedSocket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Unregistered(socket) => socket.as_fd(),
-            Self::Registered(socket) => socket.as_fd(),
-        }
+        let queued = match self {
+            Self::Unregistered(socket) => recv(socket, &mut [0; 1], flags),
+            Self::Registered(socket) => recv(socket, &mut [0; 1], flags),
+            Self::Encrypted(stream) => return stream.get_ref().0.has_unread_input(),
+        };
+        queued.is_ok_and(|(_, queued)| queued > 0)
     }
 }

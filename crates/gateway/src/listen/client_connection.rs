@@ -37,9 +37,12 @@ pub(super) struct ClientConnection {
 }
 
 impl ClientConnection {
-    /// Adds `Alt-Svc` to a response.
-    pub(super) fn add_alt_svc(&self, headers: &mut HeaderMap) {
-        insert_alt_svc(headers, self.alt_svc.clone());
+    /// Adds the fields that belong to this connection, to the response of a plain request.
+    pub(super) fn complete_head<B>(&self, response: &mut Response<B>) {
+        insert_alt_svc(response.headers_mut(), self.alt_svc.clone());
+        if self.peer.zone == ListenerZone::Node {
+            declare_refusal(response);
+        }
     }
 
     /// Routes the request at once, so that the future does not hold it.

@@ -19,7 +19,6 @@ use nearpath_wire::lingering_close::LingeringClose;
 use rustix::net::Shutdown;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::poll_proceed;
-use tokio_rustls::server::TlsStream;
 
 use super::accepted_socket::AcceptedSocket;
 use super::conn_state::ConnState;
@@ -37,36 +36,25 @@ pub(super) struct ClientSocket {
 
 /// Transport of a client connection.
 pub(super) trait ClientTransport: AsyncRead + AsyncWrite + Unpin {
-    /// Takes the socket for a handler of the event loop; `None`: its bytes are encrypted.
+    /// Takes the socket for a handler of the event loop.
     ///
     /// # Errors
     /// If the kernel cannot watch the socket.
-    fn take_socket(&mut self) -> io::Result<Option<PolledSocket>>;
+    fn take_socket(&mut self) -> io::Result<AcceptedSocket>;
 
     /// Returns a socket that was taken.
     fn restore_socket(&mut self, socket: AcceptedSocket);
 }
 
 impl ClientTransport for ClientSocket {
-    fn take_socket(&mut self) -> io::Result<Option<PolledSocket>> {
+    fn take_socket(&mut self) -> io::Result<AcceptedSocket> {
         self.register_socket()?;
-        match self.socket.take() {
-            Some(AcceptedSocket::Registered(socket)) => Ok(Some(socket)),
-            _ => Err(io::ErrorKind::NotConnected.into()), // taken before
-        }
+        self.socket.take().ok_or_else(taken_before)
     }
 
     fn restore_socket(&mut self, socket: AcceptedSocket) {
         self.socket = Some(socket);
     }
-}
-
-impl ClientTransport for TlsStream<ClientSocket> {
-    fn take_socket(&mut self) -> io::Result<Option<PolledSocket>> {
-        Ok(None)
-    }
-
-    fn restore_socket(&mut self, _: AcceptedSocket) {}
 }
 
 impl ClientSocket {
@@ -90,8 +78,28 @@ impl ClientSocket {
                 None => None,
             };
         }
-        self.registered_stream()
-            .ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.registered_stream().ok_or_else(taken_before)
+    }
+
+    /// Has the event loop watch the socket.
+    ///
+    /// # Errors
+    /// If the kernel cannot.
+    pub(super) fn register(&mut self) -> io::Result<()> {
+        self.register_socket().map(drop)
+    }
+
+    /// Returns the registered socket.
+    pub(super) fn registered(&self) -> Option<&PolledSocket> {
+        self.socket.as_ref()?.registered()
+    }
+
+    /// Returns the registered socket.
+    ///
+    /// # Errors
+    /// If it was taken, or is not registered.
+    pub(super) fn require_registered(&self) -> io::Result<&PolledSocket> {
+        self.registered().ok_or_else(taken_before)
     }
 
     fn registered_stream(&mut self) -> Option<Pin<&mut PolledSocket>> {
@@ -103,11 +111,15 @@ impl ClientSocket {
 
     /// Ends the sending direction without waiting.
     fn shut_down_writes(&self) -> io::Result<()> {
-        let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
+        match &self.socket {
+            Some(AcceptedSocket::Unregistered(socket)) => {
+                Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
+            }
+            _ => self.require_registered()?.shut_down_writes(),
+        }
     }
 
-    fn has_unread_input(&self) -> bool {
+    pub(super) fn has_unread_input(&self) -> bool {
         let unread = &self.state.unread_input;
         self.socket
             .as_ref()
@@ -210,6 +222,10 @@ impl AsyncWrite for ClientSocket {
             .get_or_insert_with(|| Box::new(LingeringClose::begin()));
         lingering.poll_closed(stream, cx).map(Ok)
     }
+}
+
+fn taken_before() -> io::Error {
+    io::ErrorKind::NotConnected.into()
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use super::client_connection::ClientConnection;
 use super::client_socket::{ClientSocket, ClientTransport};
 use super::conn_state::ConnState;
 use super::connection_limit::ConnectionPermit;
+use super::encrypted_socket::EncryptedSocket;
 use super::http1::{self, Http1Outcome, TaskStart, TaskStep};
 use super::http1_errors::Http1Stream;
 use super::node_peer::{NodePeer, serve_while_admitted};
@@ -219,6 +220,7 @@ async fn serve_encrypted(
 ) -> Result<(), BoxError> {
     // Without ALPN the client speaks HTTP/1.1 (RFC 9113 section 3.2 requires ALPN for HTTP/2).
     let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let stream = EncryptedSocket::new(stream);
     let stream = TrackedStream::new(stream, Bytes::new(), connection.state.clone());
     if is_h2 {
         serve_http2(connection, port, stream).await

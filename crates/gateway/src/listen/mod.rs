@@ -13,6 +13,7 @@ mod conn_state;
 mod connection;
 mod connection_limit;
 mod control_frames;
+mod encrypted_socket;
 mod http1;
 mod http1_errors;
 pub(crate) mod http3;

@@ -3,8 +3,7 @@
 use nearpath_wire::quic::CallerConfig;
 use tokio::sync::watch;
 
-use super::tcp::SocketOpener;
-use super::{QuicConnections, TcpPools};
+use super::{NodeConnections, QuicConnections, SocketOpener, TcpPools};
 
 /// Connections of one thread, kept between requests.
 pub(crate) struct Connections {
@@ -12,6 +11,8 @@ pub(crate) struct Connections {
     pub(crate) tcp: TcpPools,
     /// Connections over QUIC.
     pub(crate) quic: QuicConnections,
+    /// Connections over TLS to other nodes, for plain requests.
+    pub(crate) kept_tls: Option<NodeConnections>,
 }
 
 impl Connections {
@@ -21,14 +22,18 @@ impl Connections {
         Self {
             tcp: TcpPools::default(),
             quic: QuicConnections::new(caller),
+            kept_tls: None,
         }
     }
 
-    /// Opens TCP sockets with `opener` instead of in the thread's network namespace.
+    /// Opens TCP sockets with `opener` instead of in the thread's network namespace, and keeps up to
+    /// `max_kept` connections to each node for plain requests.
     #[must_use]
-    pub(crate) fn with_sockets(self, opener: SocketOpener) -> Self {
+    pub(crate) fn to_nodes(self, opener: SocketOpener, max_kept: usize) -> Self {
+        let kept_tls = NodeConnections::new(opener.clone(), max_kept);
         Self {
             tcp: self.tcp.with_sockets(opener),
+            kept_tls: Some(kept_tls),
             ..self
         }
     }
@@ -38,12 +43,16 @@ impl Connections {
     pub(crate) fn sweep_idle(&self, oldest_tick: u32) {
         self.tcp.sweep_idle(oldest_tick);
         self.quic.sweep_idle(oldest_tick);
+        self.kept_tls.iter().for_each(NodeConnections::sweep_idle);
     }
 
     /// Applies renewals of the certificate.
     pub(crate) async fn follow_caller(&self) {
         self.quic
-            .follow_caller(|caller| self.tcp.set_caller(caller))
+            .follow_caller(|caller| {
+                self.tcp.set_caller(caller);
+                self.kept_tls.iter().for_each(NodeConnections::renew);
+            })
             .await;
     }
 }

@@ -2,18 +2,18 @@
 //! shared memory.
 
 mod connections;
-mod loopback;
+mod http1;
 mod quic;
 mod shm_domains;
 mod tcp;
 
 pub(crate) use connections::Connections;
-pub(crate) use loopback::{
-    Arrived, Exchange, ExchangeError, InvalidResponse, LoopbackBody, LoopbackPools,
+pub(crate) use http1::{
+    Arrived, Exchange, ExchangeError, Http1Body, InvalidResponse, LoopbackPools, NodeConnections,
     PooledConnection, ResponseHeadError, ServerBody, ServerResponse,
 };
 #[doc(hidden)] // for the fuzz target
-pub use loopback::{BodyDecoder, DecodedPart, HeadParser, ResponseHead};
+pub use http1::{BodyDecoder, DecodedPart, HeadParser, ResponseHead};
 pub(crate) use quic::{AcquiredQuic, QuicConnections, QuicUnavailable};
 pub(crate) use shm_domains::ShmDomains;
-pub(crate) use tcp::{HttpConnection, TcpPools, TlsMode};
+pub(crate) use tcp::{HttpConnection, SocketOpener, TcpPools, TlsMode};

@@ -214,9 +214,11 @@ impl TestGateway {
         )
     }
 
-    /// Starts the gateway of a node, which calls other nodes and takes their calls.
-    pub(crate) fn with_node_tls(node_tls: watch::Receiver<Arc<NodeTls>>) -> Self {
+    /// Starts the gateway of a node, which calls other nodes and takes their calls. It keeps up to
+    /// `max_kept` TLS connections to each.
+    pub(crate) fn with_node_tls(node_tls: watch::Receiver<Arc<NodeTls>>, max_kept: usize) -> Self {
         let settings = GatewaySettings {
+            max_node_connections: max_kept,
             node: Some(node_tls.borrow().credentials().node().clone()),
             ..GatewaySettings::default()
         };

@@ -29,5 +29,7 @@ pub(crate) fn obstacle(facts: &CallFacts) -> Option<Obstacle> {
         (needs.upgrade, Obstacle::Upgrade),
         // Within a machine the function has asked for QUIC itself.
         (needs.bulk && !edge.same_node, Obstacle::Bulk),
+        // It takes less CPU time; without one, a stream needs no handshake.
+        (transport.kept_tls, Obstacle::KeptTls),
     ])
 }

@@ -78,6 +78,17 @@ impl<S> CallerStream<S> {
         self.stream.get_ref()
     }
 
+    /// The underlying stream and the TLS session, for a caller that drives them itself. It reports errors
+    /// with [`note_error`](Self::note_error).
+    pub fn get_mut(&mut self) -> (&mut S, &mut ClientConnection) {
+        self.stream.get_mut()
+    }
+
+    /// Notes an error of a read, which may be a refused certificate.
+    pub fn note_error(&self, error: &io::Error) {
+        self.verdict.note_alert(error);
+    }
+
     /// The worker's decision about the caller's certificate.
     pub fn verdict(&self) -> &CertificateVerdict {
         &self.verdict

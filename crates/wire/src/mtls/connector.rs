@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use rustls::ClientConfig;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use rustls::version::{TLS12, TLS13};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -177,27 +178,27 @@ impl MtlsConnector {
         protocol: AlpnProtocol,
         limit: Duration,
     ) -> Result<(CallerStream<TcpStream>, PeerIdentity), TlsDialError> {
-        self.dial_over(
-            TcpStream::connect(addr),
-            (addr, name),
-            (version, protocol),
-            limit,
-        )
-        .await
+        let connecting = async {
+            let stream = TcpStream::connect(addr).await?;
+            stream.set_nodelay(true)?;
+            Ok(stream)
+        };
+        self.dial_over(connecting, (addr, name), (version, protocol), limit)
+            .await
     }
 
-    /// Opens a connection over the TCP connection that `connecting` makes. See
+    /// Opens a connection over the TCP connection that `connecting` makes, with `TCP_NODELAY`. See
     /// [`dial_worker`](Self::dial_worker).
     ///
     /// # Errors
     /// See [`TlsDialError`].
-    pub async fn dial_over(
+    pub async fn dial_over<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
-        connecting: impl Future<Output = io::Result<TcpStream>>,
+        connecting: impl Future<Output = io::Result<S>>,
         (addr, name): (SocketAddr, &str),
         (version, protocol): (TlsVersion, AlpnProtocol),
         limit: Duration,
-    ) -> Result<(CallerStream<TcpStream>, PeerIdentity), TlsDialError> {
+    ) -> Result<(CallerStream<S>, PeerIdentity), TlsDialError> {
         let config = self.config_for(version, protocol);
         let attempt = self.connect_tls(connecting, (addr, name), config);
         tokio::time::timeout(limit, attempt)
@@ -205,12 +206,12 @@ impl MtlsConnector {
             .unwrap_or(Err(TlsDialError::Timeout { addr, limit }))
     }
 
-    async fn connect_tls(
+    async fn connect_tls<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
-        connecting: impl Future<Output = io::Result<TcpStream>>,
+        connecting: impl Future<Output = io::Result<S>>,
         (addr, name): (SocketAddr, &str),
         config: &Arc<ClientConfig>,
-    ) -> Result<(CallerStream<TcpStream>, PeerIdentity), TlsDialError> {
+    ) -> Result<(CallerStream<S>, PeerIdentity), TlsDialError> {
         let server_name = ServerName::try_from(name.to_owned());
         let server_name = server_name.map_err(|source| TlsDialError::InvalidName {
             name: name.to_owned(),
@@ -218,8 +219,7 @@ impl MtlsConnector {
         })?;
         let stream = connecting
             .await
-            .and_then(|stream| stream.set_nodelay(true).map(|()| stream));
-        let stream = stream.map_err(|source| TlsDialError::Io { addr, source })?;
+            .map_err(|source| TlsDialError::Io { addr, source })?;
         let handshake = TlsConnector::from(Arc::clone(config))
             .connect(server_name, stream)
             .await;
@@ -248,9 +248,9 @@ impl MtlsConnector {
 
     /// Checks for revocation, which rustls does not know. rustls verified chain and name, for a
     /// resumed session when that began. After a refusal the next handshake is a full one.
-    fn admit_worker(
+    fn admit_worker<S>(
         &self,
-        stream: &CallerStream<TcpStream>,
+        stream: &CallerStream<S>,
         name: &str,
     ) -> Result<PeerIdentity, PeerRefusal> {
         let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();

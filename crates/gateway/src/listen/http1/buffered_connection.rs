@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::fast_path::PlainRequest;
@@ -90,9 +90,15 @@ impl<T: AsyncRead + AsyncWrite + Unpin> BufferedConnection<T> {
         Poll::Pending
     }
 
+    /// Writes bytes, and those before them that TLS has encrypted.
+    pub(super) async fn write_all(&mut self, bytes: &mut impl Buf) -> io::Result<()> {
+        self.stream.write_all_buf(bytes).await?;
+        self.stream.flush().await
+    }
+
     /// Writes the rest of a response.
-    pub(super) async fn write_rest(&mut self, rest: &[u8]) -> io::Result<()> {
-        self.stream.write_all(rest).await?;
+    pub(super) async fn write_rest(&mut self, rest: &mut impl Buf) -> io::Result<()> {
+        self.write_all(rest).await?;
         self.state.note_flushed();
         Ok(())
     }

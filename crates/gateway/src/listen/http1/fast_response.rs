@@ -11,7 +11,7 @@ use http::StatusCode;
 use nearpath_domain::CallReply;
 use nearpath_types::platform_field::is_platform_field;
 use nearpath_wire::hop::headers::is_hop_field;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::buffered_connection::BufferedConnection;
 use super::response::{self, HEAD_RESERVE_BYTES, write_field, write_status_line};
@@ -41,7 +41,7 @@ where
         // The request is still complete, so the pipeline can send it to another instance.
         Ok(reply) if reply.did_not_run() => {
             let retrying =
-                call.retry_via_pipeline(client.worker.clone(), client.peer.clone(), plain, reply);
+                call.retry_refused(client.worker.clone(), client.peer.clone(), plain, reply);
             let mut retrying = Box::pin(retrying);
             let Some(answer) = connection.await_unless_gone(retrying.as_mut()).await else {
                 return Ok(false);
@@ -68,7 +68,7 @@ where
         },
         Err(error) => call.respond_with_error(&client.worker, &client.peer, plain, error),
     };
-    client.add_alt_svc(answer.headers_mut());
+    client.complete_head(&mut answer);
     response::write_response(connection, answer, active, close, client.worker.http_date()).await
 }
 
@@ -85,20 +85,18 @@ where
         // One buffer costs the kernel less than two, and a slot in memory is free at once.
         out.extend_from_slice(&body);
         drop(body);
-        connection.stream.write_all(&out).await?;
-        connection.state.note_flushed();
-        return Ok(());
+        return connection.write_rest(&mut &out[..]).await;
     }
     // One vectored write for head and body, which may be in a slot.
     let mut all = (&out[..]).chain(body);
-    let first_write = poll!(pin!(connection.stream.write_all_buf(&mut all)));
+    let first_write = poll!(pin!(connection.write_all(&mut all)));
     match first_write {
         Poll::Ready(written) => written?,
         Poll::Pending => {
             // The copy releases the slot now, not when the caller has read everything.
             let mut copy = BytesMut::with_capacity(all.remaining());
             copy.put(all);
-            connection.stream.write_all_buf(&mut copy).await?;
+            connection.write_all(&mut copy).await?;
         }
     }
     connection.state.note_flushed();

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::buffered_connection::BufferedConnection;
 use super::fast_response::write_whole;
 use super::own_port_call::{
-    CallResponse, CallState, OpenCall, ShortResponse, StreamedResponse, UnfinishedCall,
+    CallFailure, CallResponse, CallState, OpenCall, ShortResponse, StreamedResponse, UnfinishedCall,
 };
 use super::response;
 use crate::listen::client_connection::ClientConnection;
@@ -62,12 +62,13 @@ where
         Ok(StreamedResponse { head, body }) => {
             call.stream_via_pipeline(worker, peer, &plain, &head, body)
         }
-        Err(error) => {
+        Err(CallFailure::NotRun(why)) => call.retry_via_pipeline(worker, peer, &plain, why).await,
+        Err(CallFailure::Lost(error)) => {
             call.refuse_lost_call(worker, peer, &plain, limit, &error)
                 .await
         }
     };
-    client.add_alt_svc(response.headers_mut());
+    client.complete_head(&mut response);
     let close = plain.closes_connection();
     response::write_response(connection, response, active, close, worker.http_date()).await
 }

@@ -18,11 +18,15 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::BytesMut;
+
 use super::client_connection::ClientConnection;
 use super::client_socket::ClientTransport;
 use super::conn_state::ActiveRequest;
 use super::tracked_stream::TrackedStream;
-use crate::fast_path::{self, LoopbackDraft, ParseOutcome, PlainRequest, take_plain_request};
+use crate::fast_path::{
+    self, LoopbackDraft, ParseOutcome, PlainRequest, take_node_request, take_plain_request,
+};
 use crate::function::FunctionEntry;
 use crate::pipeline;
 use crate::request::ListenerZone;
@@ -91,8 +95,8 @@ pub(super) async fn serve_plain_requests<T: ClientTransport>(
             },
             TaskStep::Await(call) => await_call(client, &mut connection, *call).await?,
             TaskStep::Finish(response) => finish_call(client, &mut connection, *response).await?,
-            TaskStep::Write { rest, close } => {
-                connection.write_rest(&rest).await?;
+            TaskStep::Write { mut rest, close } => {
+                connection.write_rest(&mut rest).await?;
                 Answered::AtOwnPort.or_last(!close)
             }
             TaskStep::Close => Answered::Last,
@@ -117,10 +121,7 @@ async fn next_step<T: ClientTransport>(
 ) -> io::Result<TaskStep> {
     let mut may_be_inline = previous == Answered::AtOwnPort;
     loop {
-        if client.peer.zone == ListenerZone::Node {
-            return Ok(TaskStep::HandOver); // the path of its request does not name the function
-        }
-        match take_plain_request(connection.buffer()) {
+        match take_request(client, connection.buffer()) {
             ParseOutcome::Plain(plain) => return Ok(TaskStep::Answer(plain)),
             // Longer heads are hyper's: it knows how to refuse them.
             ParseOutcome::Incomplete if connection.buffer().len() < MAX_PLAIN_HEAD_BYTES => {}
@@ -135,6 +136,14 @@ async fn next_step<T: ClientTransport>(
         if !connection.read_more().await? {
             return Ok(TaskStep::End);
         }
+    }
+}
+
+/// Takes a plain request of the connection's peer.
+fn take_request(client: &ClientConnection, buffer: &mut BytesMut) -> ParseOutcome {
+    match client.peer.zone {
+        ListenerZone::Public | ListenerZone::Internal => take_plain_request(buffer),
+        ListenerZone::Node => take_node_request(buffer),
     }
 }
 
@@ -173,15 +182,21 @@ struct FoundFunction {
 /// Finds the function of a plain request. `None`: another path, an unknown function, or a connection of the
 /// reserve. The pipeline answers these through hyper.
 fn find_function(client: &ClientConnection, plain: &PlainRequest) -> Option<FoundFunction> {
+    let table = &client.worker.table;
+    if let Some(name) = plain.called_function() {
+        let function = table.find_by_name(name)?;
+        return Some(FoundFunction {
+            function,
+            path_offset: 0,
+        });
+    }
     match route::parse_path(plain.path()) {
-        Ok(PathTarget::Function { name, path_offset }) if !client.peer.is_on_reserve => client
-            .worker
-            .table
-            .find_by_name(name)
-            .map(|function| FoundFunction {
+        Ok(PathTarget::Function { name, path_offset }) if !client.peer.is_on_reserve => {
+            table.find_by_name(name).map(|function| FoundFunction {
                 function,
                 path_offset,
-            }),
+            })
+        }
         _ => None,
     }
 }
@@ -253,7 +268,7 @@ async fn answer_in_pipeline<T: ClientTransport>(
     let mut answering = Box::pin(pipeline::answer_request(routed));
     match connection.await_unless_gone(answering.as_mut()).await {
         Some(mut response) => {
-            client.add_alt_svc(response.headers_mut());
+            client.complete_head(&mut response);
             let (close, date) = (plain.closes_connection(), client.worker.http_date());
             let writing = response::write_response(connection, response, active, close, date);
             Ok(Answered::Elsewhere.or_last(writing.await?))

@@ -3,11 +3,12 @@
 use bytes::Bytes;
 
 use super::loopback_head::write_head;
+use crate::deliver::may_run_elsewhere;
 use crate::fast_path::{CallLimit, LoopbackCall, PlainCall, PlainRequest};
 use crate::listen::client_connection::ClientConnection;
 use crate::listen::conn_state::ActiveRequest;
 use crate::transport::{
-    Exchange, ExchangeError, LoopbackBody, ResponseHead, ServerBody, ServerResponse,
+    Exchange, ExchangeError, Http1Body, ResponseHead, ResponseHeadError, ServerBody, ServerResponse,
 };
 
 /// Call without a response yet. Dropping it ends the call.
@@ -44,13 +45,30 @@ pub(super) struct ShortResponse {
 /// Call whose response streams, or has failed.
 pub(in crate::listen) struct UnfinishedCall {
     pub(super) state: CallState,
-    pub(super) outcome: Result<StreamedResponse, ExchangeError>,
+    pub(super) outcome: Result<StreamedResponse, CallFailure>,
+}
+
+/// Cause for which a call has no response.
+pub(super) enum CallFailure {
+    /// It did not run, and may run elsewhere.
+    NotRun(String),
+    /// It may have run.
+    Lost(ExchangeError),
+}
+
+impl From<ExchangeError> for CallFailure {
+    fn from(error: ExchangeError) -> Self {
+        match error {
+            ExchangeError::Head(ResponseHeadError::Refused(why)) => Self::NotRun(why),
+            error => Self::Lost(error),
+        }
+    }
 }
 
 /// Head of a response, and its body as it arrives.
 pub(super) struct StreamedResponse {
     pub(super) head: ResponseHead,
-    pub(super) body: Box<LoopbackBody>,
+    pub(super) body: Box<Http1Body>,
 }
 
 impl OpenCall {
@@ -88,7 +106,7 @@ impl OpenCall {
     pub(super) fn fail(self, error: ExchangeError) -> Box<UnfinishedCall> {
         Box::new(UnfinishedCall {
             state: self.state,
-            outcome: Err(error),
+            outcome: Err(error.into()),
         })
     }
 }
@@ -100,18 +118,31 @@ impl CallState {
         outcome: Result<ServerResponse, ExchangeError>,
     ) -> CallResponse {
         let outcome = match outcome {
+            Ok(response) if self.is_refused(&response.head) => {
+                Err(CallFailure::NotRun(refusal_text(response.body)))
+            }
             Ok(ServerResponse { head, body }) => match body {
                 ServerBody::Buffered(body) => {
                     return CallResponse::Short(self.end_short(client, &head, body));
                 }
                 ServerBody::Stream(body) => Ok(StreamedResponse { head, body }),
             },
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         };
         CallResponse::Unfinished(Box::new(UnfinishedCall {
             state: self,
             outcome,
         }))
+    }
+
+    /// Returns whether another node has refused the call as not run, so that it may run elsewhere.
+    fn is_refused(&self, head: &ResponseHead) -> bool {
+        if !self.call.is_remote() {
+            return false; // the field would be the function's own
+        }
+        let reason = head.not_run_reason().filter(|one| may_run_elsewhere(*one));
+        self.call.note_answer(reason.is_none());
+        reason.is_some()
     }
 
     fn end_short(
@@ -131,5 +162,13 @@ impl CallState {
         // Recorded before the write: the function is done, and a slow caller must not occupy it.
         call.complete_call(head.status.as_u16(), response.body.len() as u64, took);
         response
+    }
+}
+
+/// Returns the text of a refusal, which explains the error if no other node takes the call.
+fn refusal_text(body: ServerBody) -> String {
+    match body {
+        ServerBody::Buffered(text) => String::from_utf8_lossy(&text).trim_end().to_owned(),
+        ServerBody::Stream(_) => "the node refused the call".to_owned(), // refusals are short
     }
 }

@@ -75,11 +75,7 @@ where
     }
     finish_body(&mut out, framing, written)?;
     drop((active, content)); // releases the function's slot; the caller may send again
-    connection
-        .stream
-        .write_all_buf(&mut out.chain(last))
-        .await?;
-    connection.state.note_flushed();
+    connection.write_rest(&mut out.chain(last)).await?;
     Ok(!close)
 }
 
@@ -100,7 +96,7 @@ where
         return Ok(Some(frame));
     }
     active.mark_taken();
-    connection.stream.write_all_buf(out).await?;
+    connection.write_all(out).await?;
     Ok(connection.await_unless_gone(pin!(content.frame())).await)
 }
 

@@ -116,7 +116,7 @@ impl HttpConnection {
 }
 
 /// Opens a non-blocking TCP socket, for IPv6 if the flag is set.
-pub(crate) type SocketOpener = Box<dyn Fn(bool) -> io::Result<OwnedFd>>;
+pub(crate) type SocketOpener = Rc<dyn Fn(bool) -> io::Result<OwnedFd>>;
 
 /// TCP connections of one thread.
 #[derive(Default)]
@@ -142,13 +142,16 @@ impl TcpPools {
     }
 
     async fn connect_tcp(&self, addr: SocketAddr) -> io::Result<TcpStream> {
-        let Some(open) = &self.opener else {
-            return TcpStream::connect(addr).await;
+        let stream = match &self.opener {
+            None => TcpStream::connect(addr).await?,
+            Some(open) => {
+                let socket = open(addr.is_ipv6())?;
+                let socket = TcpSocket::from_std_stream(socket.into());
+                socket.connect(addr).await?
+            }
         };
-        let socket = open(addr.is_ipv6())?;
-        TcpSocket::from_std_stream(socket.into())
-            .connect(addr)
-            .await
+        stream.set_nodelay(true)?; // heads and small bodies would wait for acknowledgements
+        Ok(stream)
     }
 
     /// Takes an idle connection to the instance, the one used last.

@@ -97,7 +97,7 @@ async fn answers(stream: &mut CallerStream<TcpStream>) -> bool {
 
 fn start(tls: NodeTls) -> (watch::Sender<Arc<NodeTls>>, TestGateway, SocketAddr) {
     let (sender, receiver) = watch::channel(Arc::new(tls));
-    let gateway = TestGateway::with_node_tls(receiver);
+    let gateway = TestGateway::with_node_tls(receiver, 0);
     let addr = gateway.node_port.unwrap();
     (sender, gateway, addr)
 }

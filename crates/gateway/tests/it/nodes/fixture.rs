@@ -48,9 +48,36 @@ pub(super) struct TestNode {
 }
 
 impl TestNode {
+    /// Starts a node that calls others over QUIC where it can.
     pub(super) fn start(authority: &Authority, name: &'static str) -> Self {
-        let gateway = TestGateway::with_node_tls(node_tls(authority, name));
+        Self::start_with(authority, name, 0)
+    }
+
+    /// Starts a node that keeps TLS connections to others for complete requests.
+    pub(super) fn with_kept_tls(authority: &Authority, name: &'static str) -> Self {
+        Self::start_with(authority, name, 2)
+    }
+
+    fn start_with(authority: &Authority, name: &'static str, max_kept: usize) -> Self {
+        let gateway = TestGateway::with_node_tls(node_tls(authority, name), max_kept);
         Self { name, gateway }
+    }
+
+    /// Calls `echo` until a kept TLS connection carries the request. Each thread has its own.
+    pub(super) async fn call_until_kept(&self) -> CollectedResponse {
+        self.post_until_kept("/function/echo", "").await
+    }
+
+    /// Sends `body` until a kept TLS connection carries the request.
+    pub(super) async fn post_until_kept(&self, path: &str, body: &str) -> CollectedResponse {
+        loop {
+            let response = self.post(path, body.into()).await;
+            let path = response.headers.get("x-nearpath-path");
+            if path.is_some_and(|path| path.as_bytes().starts_with(b"tls; obstacle=kept_tls")) {
+                return response;
+            }
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Returns the node as others know it.

@@ -3,6 +3,7 @@
 mod certificates;
 mod counters;
 mod fixture;
+mod kept_tls;
 mod own_port;
 mod permission;
 

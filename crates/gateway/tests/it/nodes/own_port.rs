@@ -31,14 +31,19 @@ impl InstanceNetwork for SharedNetwork {
     }
 }
 
-/// Two nodes; `echo` on b has a watchdog that names itself, and a server of its own that mirrors.
+/// Starts two nodes; `echo` on b has a watchdog that names itself, and a server of its own that mirrors.
 async fn start_nodes() -> [TestNode; 2] {
     let authority = new_authority();
-    let [a, b] = ["a", "b"].map(|name| TestNode::start(&authority, name));
-    let (watchdog, server) = (
-        start_instance(|_| async { http::Response::new(full_body("watchdog")) }).await,
-        start_mirror().await,
-    );
+    let nodes = ["a", "b"].map(|name| TestNode::start(&authority, name));
+    publish_echo(nodes, start_mirror().await).await
+}
+
+/// As [`start_nodes`], with the given nodes and the server of `echo`.
+pub(super) async fn publish_echo(
+    [a, b]: [TestNode; 2],
+    server: std::net::SocketAddr,
+) -> [TestNode; 2] {
+    let watchdog = start_instance(|_| async { http::Response::new(full_body("watchdog")) }).await;
     let server = FunctionServer {
         addr: server,
         base_path: String::new(),

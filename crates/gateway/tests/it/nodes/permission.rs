@@ -8,9 +8,9 @@ use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
 
 /// Address of the instance that calls.
-const CALLER: [u8; 4] = [127, 0, 0, 9];
+pub(super) const FRONT: [u8; 4] = [127, 0, 0, 9];
 
-fn calling(callees: &[&str], nodes: &[&str]) -> FunctionPolicy {
+pub(super) fn calling(callees: &[&str], nodes: &[&str]) -> FunctionPolicy {
     let id = |name: &&str| name.parse::<FunctionId>().unwrap();
     FunctionPolicy {
         calls: callees.iter().map(id).collect(),
@@ -19,8 +19,8 @@ fn calling(callees: &[&str], nodes: &[&str]) -> FunctionPolicy {
     }
 }
 
-async fn call_as_instance(node: &TestNode, path: &str) -> CollectedResponse {
-    let stream = connect_from(CALLER, node.gateway.internal).await;
+pub(super) async fn call_as_instance(node: &TestNode, path: &str) -> CollectedResponse {
+    let stream = connect_from(FRONT, node.gateway.internal).await;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .unwrap();
@@ -45,7 +45,7 @@ async fn call_front_to_echo(known_to_b: Vec<FunctionRoute>) -> CollectedResponse
     let authority = new_authority();
     let [a, b] = ["a", "b"].map(|name| TestNode::start(&authority, name));
     let mirror = start_mirror().await;
-    let front = caller("front", calling(&["echo"], &["a"]), (CALLER, 1).into());
+    let front = caller("front", calling(&["echo"], &["a"]), (FRONT, 1).into());
     a.publish(
         &[&b],
         vec![front, elsewhere("echo", FunctionPolicy::default(), &[&b])],
@@ -55,7 +55,7 @@ async fn call_front_to_echo(known_to_b: Vec<FunctionRoute>) -> CollectedResponse
     call_as_instance(&a, "/function/echo").await
 }
 
-fn front_at_b(policy: FunctionPolicy) -> Vec<FunctionRoute> {
+pub(super) fn front_at_b(policy: FunctionPolicy) -> Vec<FunctionRoute> {
     vec![elsewhere("front", policy, &[])]
 }
 

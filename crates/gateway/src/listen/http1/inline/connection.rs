@@ -41,11 +41,11 @@ impl InlineConnection {
     /// Has the loop handle the events of a connection, whose task sleeps.
     pub(super) fn attach(
         client: &Rc<ClientConnection>,
-        socket: PolledSocket,
+        socket: AcceptedSocket,
         buffer: BytesMut,
     ) -> Rc<Self> {
         let may_be_readable = socket.may_be_readable();
-        let this = Self::new(client, AcceptedSocket::Registered(socket), buffer, None);
+        let this = Self::new(client, socket, buffer, None);
         this.run_part(|state| {
             let socket = state.socket.as_ref()?.registered()?;
             this.event_loop().attach(socket, this.clone());

@@ -63,8 +63,7 @@ pub(in crate::listen) fn serve_new(
     InlineConnection::serve_new(client, socket, Box::new(begin_task));
 }
 
-/// Leaves the connection to the event loop until it has something for the task. A connection with TLS
-/// stays with its task.
+/// Leaves the connection to the event loop until it has something for the task.
 ///
 /// # Errors
 /// If the kernel cannot watch the socket.
@@ -72,9 +71,7 @@ pub(super) async fn serve_inline<T: ClientTransport>(
     client: &Rc<ClientConnection>,
     connection: &mut BufferedConnection<T>,
 ) -> io::Result<TaskStep> {
-    let Some(socket) = connection.stream.get_mut().take_socket()? else {
-        return Ok(TaskStep::Read);
-    };
+    let socket = connection.stream.get_mut().take_socket()?;
     let buffer = std::mem::take(connection.buffer());
     let served = ServedInline(InlineConnection::attach(client, socket, buffer));
     let step = poll_fn(|cx| served.0.poll_step(cx)).await;

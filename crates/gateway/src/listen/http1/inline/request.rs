@@ -7,23 +7,21 @@ use bytes::BytesMut;
 
 use super::TaskStep;
 use super::connection::{InlineConnection, InlineState};
-use crate::fast_path::{
-    self, LoopbackCall, LoopbackDraft, ParseOutcome, PlainRequest, take_plain_request,
-};
+use crate::fast_path::{self, LoopbackCall, LoopbackDraft, ParseOutcome, PlainRequest};
 use crate::listen::http1::own_port_call::OpenCall;
-use crate::listen::http1::{FoundFunction, find_function};
+use crate::listen::http1::{FoundFunction, find_function, take_request};
 
 impl InlineConnection {
     /// Reads a request and prepares its call. Returns what the loop leaves to the task.
     pub(super) fn read_request(self: &Rc<Self>, state: &mut InlineState) -> Option<TaskStep> {
-        let socket = state.socket.as_ref()?;
+        let socket = state.socket.as_mut()?;
         match socket.try_read(&mut state.buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
             // The task meets the same end or error again.
             Ok(0) | Err(_) => return Some(TaskStep::Read),
             Ok(_) => self.client.state.note_read(),
         }
-        let parsed = take_plain_request(&mut state.buffer);
+        let parsed = take_request(&self.client, &mut state.buffer);
         if state.buffer.is_empty() {
             state.buffer = BytesMut::new(); // an idle connection keeps no memory of its last request
         }

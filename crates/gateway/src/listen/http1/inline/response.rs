@@ -54,7 +54,7 @@ impl InlineConnection {
             mut body,
             close,
         } = state.response.take()?;
-        let socket = state.socket.as_ref()?;
+        let socket = state.socket.as_mut()?;
         let written = if body.len() <= head.capacity() - head.len() {
             // One buffer costs the kernel less than two.
             head.extend_from_slice(&body);
@@ -65,7 +65,7 @@ impl InlineConnection {
         };
         let mut rest = (&head[..]).chain(body);
         rest.advance(written.unwrap_or(0)); // the task meets an error again
-        if rest.has_remaining() {
+        if rest.has_remaining() || socket.has_unsent_bytes() {
             let rest = rest.copy_to_bytes(rest.remaining());
             return Some(TaskStep::Write { rest, close });
         }

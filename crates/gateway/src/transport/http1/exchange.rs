@@ -10,7 +10,7 @@ use tokio::time::{timeout, timeout_at};
 use super::body_decoder::{BodyDecoder, DecodedPart};
 use super::connection::ResponseHeadError;
 use super::pooled_connection::PooledConnection;
-use super::response_body::LoopbackBody;
+use super::response_body::Http1Body;
 use super::response_head::{
     BodyFraming, HeadParser, InvalidResponse, MAX_HEAD_BYTES, ResponseHead,
 };
@@ -32,7 +32,7 @@ pub(crate) enum ServerBody {
     /// All of it. The connection is free again.
     Buffered(Bytes),
     /// Parts as they arrive.
-    Stream(Box<LoopbackBody>),
+    Stream(Box<Http1Body>),
 }
 
 /// Cause for which a request that was sent got no response.
@@ -107,7 +107,7 @@ impl Exchange {
         loop {
             let (head, body) = unwritten(&self.head_bytes, &self.body, self.written);
             if head.is_empty() && body.is_empty() {
-                return true;
+                return !self.connection.has_unsent_bytes();
             }
             match self.connection.try_write(head, body) {
                 Ok(written) => self.written += written,
@@ -213,6 +213,9 @@ impl Exchange {
             Err(error) => error.into(),
         };
         self.connection.note_loss();
+        if let Some(why) = self.connection.refusal() {
+            return Err(ResponseHeadError::Refused(why));
+        }
         // A server may answer and close before it has read the whole request; this one did not.
         Err(self.write_error.take().map_or(error, Into::into))
     }
@@ -282,7 +285,7 @@ impl Exchange {
                 }
                 ServerBody::Buffered(body)
             }
-            None => ServerBody::Stream(Box::new(LoopbackBody::new(self.connection, &head))),
+            None => ServerBody::Stream(Box::new(Http1Body::new(self.connection, &head))),
         };
         Ok(ServerResponse { head, body })
     }

@@ -4,51 +4,71 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connection::LoopbackConnection;
+use super::connection::ServerConnection;
+use super::node_pool::{NodePlace, NodePool};
 use super::server_pool::{ServerPool, UnansweredMark};
 
 /// Connection that carries a request. Dropping it closes it.
 pub(crate) struct PooledConnection {
-    connection: LoopbackConnection,
-    pool: Arc<ServerPool>,
+    connection: ServerConnection,
+    pool: Pool,
     /// Kept until the connection's first response.
     unanswered: Option<UnansweredMark>,
     /// Time for which it was idle before this request; `None`: it is new.
     idle_before: Option<Duration>,
 }
 
+/// Pool of a connection.
+enum Pool {
+    Server(Arc<ServerPool>),
+    Node(Arc<NodePool>, NodePlace),
+}
+
 impl PooledConnection {
     pub(super) fn opened(
-        connection: LoopbackConnection,
+        connection: ServerConnection,
         pool: Arc<ServerPool>,
         unanswered: UnansweredMark,
     ) -> Self {
         Self {
             connection,
-            pool,
+            pool: Pool::Server(pool),
             unanswered: Some(unanswered),
             idle_before: None,
         }
     }
 
     pub(super) fn reused(
-        connection: LoopbackConnection,
+        connection: ServerConnection,
         pool: Arc<ServerPool>,
         idle_before: Duration,
     ) -> Self {
         Self {
             connection,
-            pool,
+            pool: Pool::Server(pool),
             unanswered: None,
             idle_before: Some(idle_before),
+        }
+    }
+
+    pub(super) fn to_node(
+        connection: ServerConnection,
+        pool: Arc<NodePool>,
+        place: NodePlace,
+    ) -> Self {
+        Self {
+            connection,
+            pool: Pool::Node(pool, place),
+            unanswered: None,
+            idle_before: None,
         }
     }
 
     /// Notes that the server closed the connection without a response. It may have done so before
     /// the request arrived.
     pub(super) fn note_loss(&self) {
-        if let Some(idle_before) = self.idle_before {
-            self.pool.note_closed(idle_before);
+        if let (Pool::Server(pool), Some(idle_before)) = (&self.pool, self.idle_before) {
+            pool.note_closed(idle_before);
         }
     }
 
@@ -64,21 +84,24 @@ impl PooledConnection {
         // No request asked for further bytes: the next response would be taken from them.
         if self.connection.buffer.is_empty() {
             self.connection.note_response_end();
-            self.pool.put_idle(self.connection);
+            match self.pool {
+                Pool::Server(pool) => pool.put_idle(self.connection),
+                Pool::Node(pool, place) => pool.put_idle(self.connection, place),
+            }
         }
     }
 }
 
 impl Deref for PooledConnection {
-    type Target = LoopbackConnection;
+    type Target = ServerConnection;
 
-    fn deref(&self) -> &LoopbackConnection {
+    fn deref(&self) -> &ServerConnection {
         &self.connection
     }
 }
 
 impl DerefMut for PooledConnection {
-    fn deref_mut(&mut self) -> &mut LoopbackConnection {
+    fn deref_mut(&mut self) -> &mut ServerConnection {
         &mut self.connection
     }
 }

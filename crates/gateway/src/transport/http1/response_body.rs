@@ -16,14 +16,14 @@ use super::response_head::ResponseHead;
 const MAX_JOINED_BYTES: usize = 8 * 1024;
 
 /// Body with its connection, which is kept for another request after the last byte.
-pub(crate) struct LoopbackBody {
+pub(crate) struct Http1Body {
     /// `None` after the end.
     connection: Option<PooledConnection>,
     decoder: BodyDecoder,
     keeps_alive: bool,
 }
 
-impl LoopbackBody {
+impl Http1Body {
     pub(super) fn new(connection: PooledConnection, head: &ResponseHead) -> Self {
         Self {
             connection: Some(connection),

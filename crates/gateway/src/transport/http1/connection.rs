@@ -1,4 +1,4 @@
-//! A connection to a function's own server.
+//! A connection to a function's own server, or to another node.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, BytesMut};
 use nearpath_types::FunctionServer;
 use nearpath_types::policy::LoopbackDelivery;
-use rustix::io::Errno;
+use nearpath_wire::mtls::CallerStream;
 use rustix::net::sockopt::{set_tcp_nodelay, set_tcp_quickack};
-use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::response_head::InvalidResponse;
+use super::server_socket::ServerSocket;
 use crate::event_loop::{PolledSocket, Poller, Readiness};
 
 /// Read buffer for a usual response.
@@ -31,9 +31,9 @@ const MESSAGE_OVERHEAD_BYTES: u64 = 1024;
 /// Read buffer for a body that streams.
 const STREAM_RESERVE_BYTES: usize = 32 * 1024;
 
-/// Connection to a function's own server.
-pub(crate) struct LoopbackConnection {
-    socket: PolledSocket,
+/// Connection to a function's own server, or to another node.
+pub(crate) struct ServerConnection {
+    socket: ServerSocket,
     /// Received bytes that belong to nothing yet.
     pub(super) buffer: BytesMut,
     opened_at: Instant,
@@ -49,13 +49,16 @@ pub(crate) struct LoopbackConnection {
 pub(crate) enum ResponseHeadError {
     #[error("the connection was closed")]
     Closed,
+    /// The other node refused this one's certificate. No request has run.
+    #[error("{0}")]
+    Refused(String),
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
     Invalid(#[from] InvalidResponse),
 }
 
-impl LoopbackConnection {
+impl ServerConnection {
     /// Opens a connection inside the instance.
     ///
     /// # Errors
@@ -65,19 +68,42 @@ impl LoopbackConnection {
         // Heads and small bodies would wait for acknowledgements (Nagle's algorithm).
         set_tcp_nodelay(&socket, true)?;
         let socket = PolledSocket::connect(socket, server.addr, poller).await?;
-        Ok(Self {
+        let delivery = server.network.delivery();
+        Ok(Self::new(ServerSocket::Clear(socket), delivery))
+    }
+
+    /// Wraps a connection to another node, after its handshake.
+    pub(super) fn to_node(stream: CallerStream<PolledSocket>) -> Self {
+        Self::new(
+            ServerSocket::Encrypted(stream.into()),
+            LoopbackDelivery::Tcp,
+        )
+    }
+
+    fn new(socket: ServerSocket, delivery: LoopbackDelivery) -> Self {
+        Self {
             socket,
             buffer: BytesMut::new(),
             opened_at: Instant::now(),
             responses: 0,
             request_bytes: 0,
-            delivery: server.network.delivery(),
-        })
+            delivery,
+        }
     }
 
     /// Returns the socket, to attach a handler to it.
     pub(crate) fn socket(&self) -> &PolledSocket {
-        &self.socket
+        self.socket.polled()
+    }
+
+    /// Returns why the other node has refused this one's certificate. It has read no request then.
+    pub(super) fn refusal(&self) -> Option<String> {
+        self.socket.refusal()
+    }
+
+    /// Returns whether written bytes wait for room in the socket.
+    pub(super) fn has_unsent_bytes(&self) -> bool {
+        self.socket.has_unsent_bytes()
     }
 
     /// Moves the connection to another event loop, if it is not there.
@@ -94,7 +120,7 @@ impl LoopbackConnection {
     }
 
     pub(super) fn is_watched_by(&self, poller: &Poller) -> bool {
-        self.socket.is_watched_by(poller)
+        self.socket().is_watched_by(poller)
     }
 
     /// Counts a response that ended as announced.
@@ -115,32 +141,30 @@ impl LoopbackConnection {
     /// Returns whether more may have arrived although a read got less than its buffer takes. Sockmap has a
     /// queue of its own, which is read before that of TCP.
     pub(super) fn may_have_more(&self) -> bool {
-        self.delivery == LoopbackDelivery::Sockmap || self.socket.may_be_readable()
+        self.delivery == LoopbackDelivery::Sockmap || self.socket().may_be_readable()
     }
 
     /// Returns whether a connection that was idle for `age` is open, and no byte has come. The event
     /// loop may not have seen a close yet, or bytes that would answer the next request: the kernel
     /// knows. It is not asked right after a response of a server that keeps its connections.
-    pub(super) fn is_open_and_silent(&self, age: Duration) -> bool {
+    pub(super) fn is_open_and_silent(&mut self, age: Duration) -> bool {
         let is_trusted = self.responses >= MIN_TRUSTED_RESPONSES && age <= MAX_TRUSTED_IDLE_AGE;
-        if is_trusted && !self.socket.may_be_readable() {
+        if is_trusted && !self.socket().may_be_readable() {
             return true;
         }
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        recv(&self.socket, &mut [0; 1], flags) == Err(Errno::AGAIN)
+        self.socket.is_open_and_silent()
     }
 
     /// Writes a part of the request without waiting; returns its length.
     ///
     /// # Errors
     /// `WouldBlock`; of the connection.
-    pub(super) fn try_write(&self, head: &[u8], body: &[u8]) -> io::Result<usize> {
+    pub(super) fn try_write(&mut self, head: &[u8], body: &[u8]) -> io::Result<usize> {
         match (head, body) {
-            // One buffer costs the kernel less than a vector.
-            (rest, []) | ([], rest) => self.socket.try_write(rest),
+            (rest, []) | ([], rest) => self.socket.try_write(&[IoSlice::new(rest)]),
             _ => self
                 .socket
-                .try_write_vectored(&[IoSlice::new(head), IoSlice::new(body)]),
+                .try_write(&[IoSlice::new(head), IoSlice::new(body)]),
         }
     }
 
@@ -149,7 +173,8 @@ impl LoopbackConnection {
     /// # Errors
     /// Of the connection.
     pub(super) async fn write_rest(&mut self, request: &mut impl Buf) -> io::Result<()> {
-        self.socket.write_all_buf(request).await
+        self.socket.write_all_buf(request).await?;
+        self.socket.flush().await // what TLS has encrypted
     }
 
     /// Reads once without waiting, into the buffer; 0: the server has closed.
@@ -174,14 +199,14 @@ impl LoopbackConnection {
     /// of one may have left bytes in the other.
     fn try_before_waiting(&self) {
         if self.delivery == LoopbackDelivery::Sockmap {
-            self.socket.note_ready(Readiness::READ);
+            self.socket().note_ready(Readiness::READ);
         }
     }
 
     /// Acknowledges what has come at once. Simple servers write head and body apart with Nagle's
     /// algorithm: the body then waits for the acknowledgement, which the kernel delays by 40 ms.
     pub(super) fn acknowledge_now(&self) {
-        let _ = set_tcp_quickack(&self.socket, true); // only speed depends on it
+        let _ = set_tcp_quickack(self.socket(), true); // only speed depends on it
     }
 
     /// Reads a part of a long body into the buffer; 0: the server has closed.
@@ -235,7 +260,7 @@ mod tests {
             network: Arc::new(OwnNetwork),
         };
         for sends_bytes in [true, false] {
-            let opening = LoopbackConnection::open(&server, event_loop.poller());
+            let opening = ServerConnection::open(&server, event_loop.poller());
             let mut connection = opening.await.unwrap();
             let (mut peer, _) = listener.accept().unwrap();
             (0..MIN_TRUSTED_RESPONSES).for_each(|_| connection.note_response_end());

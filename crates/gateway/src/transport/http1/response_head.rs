@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
+use nearpath_types::Reason;
+use nearpath_wire::not_run_header;
 
 /// Maximum number of header fields of a response, as the watchdog allows.
 const MAX_HEADERS: usize = 128;
@@ -69,6 +71,14 @@ pub struct ResponseHead {
 type ByteSpan = (u16, u16);
 
 impl ResponseHead {
+    /// Returns why another node did not run the request, as it says. A function's own server could say
+    /// anything.
+    pub(crate) fn not_run_reason(&self) -> Option<Reason> {
+        let mut fields = self.fields();
+        let (_, value) = fields.find(|(name, _)| *name == not_run_header::NOT_RUN.as_str())?;
+        not_run_header::parse_reason(value)
+    }
+
     /// Iterates over names in lower case and values.
     pub fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.fields.iter().map(|(name, value)| {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nearpath_types::FunctionServer;
 use tokio::time::timeout;
 
-use super::connection::LoopbackConnection;
+use super::connection::ServerConnection;
 use super::idle_limit::IdleLimit;
 use super::oom_kills::OomKills;
 use super::unanswered::UnansweredConnections;
@@ -51,7 +51,7 @@ struct PoolState {
 
 /// Connection without a request.
 struct IdleConnection {
-    connection: LoopbackConnection,
+    connection: ServerConnection,
     since: Instant,
 }
 
@@ -82,7 +82,7 @@ impl ServerPool {
         &self,
         poller: &Poller,
         now: Instant,
-    ) -> Option<(LoopbackConnection, Duration)> {
+    ) -> Option<(ServerConnection, Duration)> {
         loop {
             // The lock is free again before a useless one is closed.
             let (idle, limit) = self.lock_state().pop_idle(poller, now)?;
@@ -108,9 +108,9 @@ impl ServerPool {
     pub(super) async fn open(
         self: &Arc<Self>,
         poller: &Poller,
-    ) -> Option<(LoopbackConnection, UnansweredMark)> {
+    ) -> Option<(ServerConnection, UnansweredMark)> {
         let _permit = self.begin_opening()?;
-        let opening = LoopbackConnection::open(&self.server, poller);
+        let opening = ServerConnection::open(&self.server, poller);
         let Ok(opened) = timeout(OPEN_TIMEOUT, opening).await else {
             self.lock_state().opens_from = Some(Instant::now() + OPEN_BACKOFF);
             return None;
@@ -135,7 +135,7 @@ impl ServerPool {
     }
 
     /// Keeps a connection for another request.
-    pub(super) fn put_idle(&self, connection: LoopbackConnection) {
+    pub(super) fn put_idle(&self, connection: ServerConnection) {
         let since = Instant::now();
         let is_withdrawn = self.endpoint.is_withdrawn();
         let mut state = self.lock_state();
