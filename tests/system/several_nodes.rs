@@ -307,10 +307,9 @@ fn check_paths(a: &TestServer) {
         .iter()
         .find(|row| row["calleeNode"] == "b" && row["caller"] == "gateway");
     let across = across.unwrap_or_else(|| panic!("{paths}"));
-    assert_eq!(
-        (&across["node"], &across["path"]),
-        (&"a".into(), &"quic".into())
-    );
+    assert_eq!(across["node"], "a");
+    let is_by_node = across["path"] == "quic" || across["obstacle"] == "kept_tls";
+    assert!(is_by_node, "{across}");
     assert!(
         across["calleeInstance"]
             .as_str()

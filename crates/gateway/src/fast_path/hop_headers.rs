@@ -5,8 +5,11 @@ use nearpath_types::platform_field::{CALLER_FIELD, FUNCTION_FIELD, is_platform_f
 use nearpath_wire::hop::headers::{CALLER, FUNCTION, is_valid_host};
 use nearpath_wire::hop::timeout::X_TIMEOUT;
 
-use super::request::ByteSpan;
 use crate::request::names_stream;
+
+/// Start and end offset in the request. 16 bits keep the layout small; a longer head is not
+/// plain.
+pub(super) type ByteSpan = (u16, u16);
 
 /// Fields with which another node describes its call (`contract/node.md`). Only nodes may set them.
 #[derive(Debug, Default)]

@@ -7,12 +7,12 @@
 //! path, nothing has happened yet, and the request takes the pipeline.
 
 mod hop_headers;
-mod loopback_call;
+mod http1_call;
 mod plain_call;
 mod request;
 mod shm_call;
 
-pub(crate) use loopback_call::{CallLimit, LoopbackCall, LoopbackDraft, missing_content_type};
+pub(crate) use http1_call::{CallLimit, Http1Call, Http1Draft, missing_content_type};
 pub(crate) use plain_call::PlainCall;
 pub use request::{ParseOutcome, PlainRequest, take_node_request, take_plain_request};
 pub(crate) use shm_call::{SentCall, send_plain, uses_shared_memory};

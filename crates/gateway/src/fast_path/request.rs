@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, Request, Uri};
 
-use super::hop_headers::{HopHeaders, NodeFields};
+use super::hop_headers::{ByteSpan, HopHeaders, NodeFields};
 
 /// Maximum number of header fields of a plain request. Larger heads take the pipeline.
 const MAX_HEADERS: usize = 32;
@@ -59,10 +59,6 @@ enum RequestSender {
     /// Another node.
     Node,
 }
-
-/// Start and end offset in the request. 16 bits keep the layout small; a longer head is not
-/// plain.
-pub(super) type ByteSpan = (u16, u16);
 
 impl PlainRequest {
     /// `GET`, `POST`, `PUT`, `DELETE` or `PATCH`.

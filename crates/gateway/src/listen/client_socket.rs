@@ -34,29 +34,6 @@ pub(super) struct ClientSocket {
     lingering: Option<Box<LingeringClose>>,
 }
 
-/// Transport of a client connection.
-pub(super) trait ClientTransport: AsyncRead + AsyncWrite + Unpin {
-    /// Takes the socket for a handler of the event loop.
-    ///
-    /// # Errors
-    /// If the kernel cannot watch the socket.
-    fn take_socket(&mut self) -> io::Result<AcceptedSocket>;
-
-    /// Returns a socket that was taken.
-    fn restore_socket(&mut self, socket: AcceptedSocket);
-}
-
-impl ClientTransport for ClientSocket {
-    fn take_socket(&mut self) -> io::Result<AcceptedSocket> {
-        self.register_socket()?;
-        self.socket.take().ok_or_else(taken_before)
-    }
-
-    fn restore_socket(&mut self, socket: AcceptedSocket) {
-        self.socket = Some(socket);
-    }
-}
-
 impl ClientSocket {
     /// Wraps a caller's socket.
     pub(super) fn new(socket: AcceptedSocket, poller: Poller, state: Arc<ConnState>) -> Self {
@@ -89,6 +66,20 @@ impl ClientSocket {
         self.register_socket().map(drop)
     }
 
+    /// Takes the socket, which the event loop watches.
+    ///
+    /// # Errors
+    /// If the kernel cannot watch it.
+    pub(super) fn take(&mut self) -> io::Result<AcceptedSocket> {
+        self.register()?;
+        self.socket.take().ok_or_else(taken_before)
+    }
+
+    /// Returns a socket that was taken.
+    pub(super) fn restore(&mut self, socket: AcceptedSocket) {
+        self.socket = Some(socket);
+    }
+
     /// Returns the registered socket.
     pub(super) fn registered(&self) -> Option<&PolledSocket> {
         self.socket.as_ref()?.registered()
@@ -111,15 +102,11 @@ impl ClientSocket {
 
     /// Ends the sending direction without waiting.
     fn shut_down_writes(&self) -> io::Result<()> {
-        match &self.socket {
-            Some(AcceptedSocket::Unregistered(socket)) => {
-                Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
-            }
-            _ => self.require_registered()?.shut_down_writes(),
-        }
+        let socket = self.socket.as_ref().ok_or_else(taken_before)?;
+        Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
     }
 
-    pub(super) fn has_unread_input(&self) -> bool {
+    fn has_unread_input(&self) -> bool {
         let unread = &self.state.unread_input;
         self.socket
             .as_ref()

@@ -19,7 +19,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::client_connection::ClientConnection;
-use super::client_socket::{ClientSocket, ClientTransport};
+use super::client_socket::ClientSocket;
+use super::client_transport::ClientTransport;
 use super::conn_state::ConnState;
 use super::connection_limit::ConnectionPermit;
 use super::encrypted_socket::EncryptedSocket;

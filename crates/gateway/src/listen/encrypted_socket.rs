@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
 
-use super::accepted_socket::AcceptedSocket;
-use super::client_socket::{ClientSocket, ClientTransport};
+use super::client_socket::ClientSocket;
+use super::client_transport::{ClientTransport, InlineSocket};
 
 /// Connection after its handshake; `None` while a handler of the event loop has it. In a box: it moves
 /// between both.
@@ -26,14 +26,14 @@ impl EncryptedSocket {
 }
 
 impl ClientTransport for EncryptedSocket {
-    fn take_socket(&mut self) -> io::Result<AcceptedSocket> {
+    fn take_socket(&mut self) -> io::Result<InlineSocket> {
         self.stream()?.get_mut().get_mut().0.register()?;
         let stream = self.0.take().ok_or(io::ErrorKind::NotConnected)?;
-        Ok(AcceptedSocket::Encrypted(stream))
+        Ok(InlineSocket::Encrypted(stream))
     }
 
-    fn restore_socket(&mut self, socket: AcceptedSocket) {
-        if let AcceptedSocket::Encrypted(stream) = socket {
+    fn restore_socket(&mut self, socket: InlineSocket) {
+        if let InlineSocket::Encrypted(stream) = socket {
             self.0 = Some(stream);
         }
     }

@@ -9,6 +9,7 @@ mod accept_backoff;
 mod accepted_socket;
 mod client_connection;
 mod client_socket;
+mod client_transport;
 mod conn_state;
 mod connection;
 mod connection_limit;

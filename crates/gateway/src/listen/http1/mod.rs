@@ -9,10 +9,10 @@
 mod buffered_connection;
 mod fast_response;
 mod inline;
-mod loopback_head;
-mod loopback_response;
-mod own_port_call;
 mod response;
+mod server_call;
+mod server_head;
+mod server_response;
 
 use std::io;
 use std::rc::Rc;
@@ -21,11 +21,11 @@ use std::sync::Arc;
 use bytes::BytesMut;
 
 use super::client_connection::ClientConnection;
-use super::client_socket::ClientTransport;
+use super::client_transport::ClientTransport;
 use super::conn_state::ActiveRequest;
 use super::tracked_stream::TrackedStream;
 use crate::fast_path::{
-    self, LoopbackDraft, ParseOutcome, PlainRequest, take_node_request, take_plain_request,
+    self, Http1Draft, ParseOutcome, PlainRequest, take_node_request, take_plain_request,
 };
 use crate::function::FunctionEntry;
 use crate::pipeline;
@@ -33,7 +33,7 @@ use crate::request::ListenerZone;
 use crate::route::{self, PathTarget};
 use buffered_connection::BufferedConnection;
 pub(super) use inline::{TaskStart, TaskStep, serve_new};
-use own_port_call::{OpenCall, UnfinishedCall};
+use server_call::{OpenCall, UnfinishedCall};
 
 /// Maximum bytes of an incomplete head before hyper takes over.
 const MAX_PLAIN_HEAD_BYTES: usize = 4096;
@@ -50,7 +50,7 @@ pub(super) enum Http1Outcome<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answered {
     /// At the function's own port. The event loop may answer the next one.
-    AtOwnPort,
+    ByServer,
     /// In another way.
     Elsewhere,
     /// The connection ends.
@@ -78,7 +78,7 @@ pub(super) async fn serve_plain_requests<T: ClientTransport>(
     mut next: TaskStep,
 ) -> io::Result<Http1Outcome<T>> {
     let mut connection = BufferedConnection::new(stream, client.state.clone());
-    let mut previous = Answered::AtOwnPort; // the loop may answer a first request, too
+    let mut previous = Answered::ByServer; // the loop may answer a first request, too
     loop {
         let step = match std::mem::replace(&mut next, TaskStep::Read) {
             TaskStep::Read => next_step(client, &mut connection, previous).await?,
@@ -97,7 +97,7 @@ pub(super) async fn serve_plain_requests<T: ClientTransport>(
             TaskStep::Finish(response) => finish_call(client, &mut connection, *response).await?,
             TaskStep::Write { mut rest, close } => {
                 connection.write_rest(&mut rest).await?;
-                Answered::AtOwnPort.or_last(!close)
+                Answered::ByServer.or_last(!close)
             }
             TaskStep::Close => Answered::Last,
             TaskStep::End if connection.buffer().is_empty() => return Ok(Http1Outcome::Closed),
@@ -119,7 +119,7 @@ async fn next_step<T: ClientTransport>(
     connection: &mut BufferedConnection<T>,
     previous: Answered,
 ) -> io::Result<TaskStep> {
-    let mut may_be_inline = previous == Answered::AtOwnPort;
+    let mut may_be_inline = previous == Answered::ByServer;
     loop {
         match take_request(client, connection.buffer()) {
             ParseOutcome::Plain(plain) => return Ok(TaskStep::Answer(plain)),
@@ -154,10 +154,8 @@ async fn await_call<T: ClientTransport>(
     call: OpenCall,
 ) -> io::Result<Answered> {
     // On the heap: otherwise every connection's future would be as large.
-    let answering = Box::pin(loopback_response::answer_open_call(
-        client, connection, call,
-    ));
-    Ok(Answered::AtOwnPort.or_last(answering.await?))
+    let answering = Box::pin(server_response::answer_open_call(client, connection, call));
+    Ok(Answered::ByServer.or_last(answering.await?))
 }
 
 /// Writes the response of a call that the event loop does not finish.
@@ -167,10 +165,10 @@ async fn finish_call<T: ClientTransport>(
     response: UnfinishedCall,
 ) -> io::Result<Answered> {
     // On the heap, as above.
-    let writing = Box::pin(loopback_response::write_unfinished(
+    let writing = Box::pin(server_response::write_unfinished(
         client, connection, response,
     ));
-    Ok(Answered::AtOwnPort.or_last(writing.await?))
+    Ok(Answered::ByServer.or_last(writing.await?))
 }
 
 /// Function of a plain request, and the offset of its path.
@@ -217,10 +215,10 @@ async fn answer_plain_request<T: ClientTransport>(
             fast_response::write_fast_response(client, connection, &plain, call, active).await;
         return Ok(Answered::Elsewhere.or_last(writing?));
     }
-    match LoopbackDraft::new(worker, peer, &plain, &found.function, found.path_offset) {
+    match Http1Draft::new(worker, peer, &plain, &found.function, found.path_offset) {
         // On the heap: otherwise every connection's future would be as large.
         Some(draft) => {
-            let answering = answer_at_own_port(client, connection, plain, found, draft, active);
+            let answering = answer_by_server(client, connection, plain, found, draft, active);
             Box::pin(answering).await
         }
         None => answer_in_pipeline(client, connection, &plain, found, active).await,
@@ -228,19 +226,19 @@ async fn answer_plain_request<T: ClientTransport>(
 }
 
 /// Answers a request at the function's own port, or in the pipeline if there is no connection.
-async fn answer_at_own_port<T: ClientTransport>(
+async fn answer_by_server<T: ClientTransport>(
     client: &ClientConnection,
     connection: &mut BufferedConnection<T>,
     plain: PlainRequest,
     found: FoundFunction,
-    draft: LoopbackDraft,
+    draft: Http1Draft,
     active: ActiveRequest,
 ) -> io::Result<Answered> {
     match draft.connect(&client.worker, &client.peer, &plain).await {
         Some(call) => {
             let call = OpenCall::new(plain, call, active);
-            let answering = loopback_response::answer_open_call(client, connection, call);
-            Ok(Answered::AtOwnPort.or_last(answering.await?))
+            let answering = server_response::answer_open_call(client, connection, call);
+            Ok(Answered::ByServer.or_last(answering.await?))
         }
         None => answer_in_pipeline(client, connection, &plain, found, active).await,
     }

@@ -1,5 +1,5 @@
 //! HTTP/1.1 to a function's own server, over connections that are made inside its network namespace
-//! (decision 89), and to other nodes over TLS (decision 103).
+//! (decision 89), and to other nodes over TLS (decision 106).
 //!
 //! A function's server is the tenant's code, and may be hostile. [`response_head`] and [`body_decoder`] are
 //! pure and strict: what is not clearly framed ends the connection. A connection is used again only

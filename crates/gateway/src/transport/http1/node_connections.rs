@@ -1,4 +1,4 @@
-//! Connections of one thread to other nodes over TLS, kept for plain requests (decision 103).
+//! Connections of one thread to other nodes over TLS, kept for plain requests (decision 106).
 //!
 //! A request takes an idle connection, or a QUIC stream, which needs no handshake. A connection is then
 //! opened beside it, for later ones.

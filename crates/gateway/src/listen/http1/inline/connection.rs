@@ -9,9 +9,9 @@ use bytes::BytesMut;
 use super::TaskStep;
 use super::task_start::{BeginTask, TaskStart};
 use crate::event_loop::{EventHandler, EventLoop, PolledSocket, Readiness, Token, or_abandon};
-use crate::listen::accepted_socket::AcceptedSocket;
 use crate::listen::client_connection::ClientConnection;
-use crate::listen::http1::own_port_call::{OpenCall, ShortResponse};
+use crate::listen::client_transport::InlineSocket;
+use crate::listen::http1::server_call::{OpenCall, ShortResponse};
 
 /// Connection whose events the loop handles.
 pub(super) struct InlineConnection {
@@ -22,7 +22,7 @@ pub(super) struct InlineConnection {
 /// Between two requests, `call` and `response` are `None`.
 pub(super) struct InlineState {
     /// `None` once a task has it, or the connection has ended.
-    pub(super) socket: Option<AcceptedSocket>,
+    pub(super) socket: Option<InlineSocket>,
     /// Received bytes that belong to no request yet.
     pub(super) buffer: BytesMut,
     pub(super) call: Option<OpenCall>,
@@ -41,7 +41,7 @@ impl InlineConnection {
     /// Has the loop handle the events of a connection, whose task sleeps.
     pub(super) fn attach(
         client: &Rc<ClientConnection>,
-        socket: AcceptedSocket,
+        socket: InlineSocket,
         buffer: BytesMut,
     ) -> Rc<Self> {
         let may_be_readable = socket.may_be_readable();
@@ -62,7 +62,7 @@ impl InlineConnection {
 
     pub(super) fn new(
         client: &Rc<ClientConnection>,
-        socket: AcceptedSocket,
+        socket: InlineSocket,
         buffer: BytesMut,
         begin_task: Option<BeginTask>,
     ) -> Rc<Self> {
@@ -99,11 +99,11 @@ impl InlineConnection {
     }
 
     /// Takes the connection out of the loop.
-    pub(super) fn take_connection(&self) -> Option<(AcceptedSocket, BytesMut)> {
+    pub(super) fn take_connection(&self) -> Option<(InlineSocket, BytesMut)> {
         self.take_from(&mut self.state.borrow_mut())
     }
 
-    pub(super) fn take_from(&self, state: &mut InlineState) -> Option<(AcceptedSocket, BytesMut)> {
+    pub(super) fn take_from(&self, state: &mut InlineState) -> Option<(InlineSocket, BytesMut)> {
         let socket = state.socket.take()?;
         if let Some(socket) = socket.registered() {
             self.event_loop().detach(socket);
@@ -187,7 +187,8 @@ impl InlineConnection {
 
     /// Begins the task of a new connection, unless it has ended: a close without a wait needs none.
     fn begin_task_with(&self, state: &mut InlineState, step: TaskStep, begin_task: BeginTask) {
-        let Some((socket, buffer)) = self.take_from(state) else {
+        // A connection with TLS has had a task from its handshake on.
+        let Some((InlineSocket::Clear(socket), buffer)) = self.take_from(state) else {
             return;
         };
         let unread = &self.client.state.unread_input;

@@ -22,11 +22,10 @@ use bytes::Bytes;
 use self::connection::InlineConnection;
 pub(in crate::listen) use self::task_start::TaskStart;
 use super::buffered_connection::BufferedConnection;
-use super::own_port_call::{OpenCall, UnfinishedCall};
+use super::server_call::{OpenCall, UnfinishedCall};
 use crate::fast_path::PlainRequest;
-use crate::listen::accepted_socket::AcceptedSocket;
 use crate::listen::client_connection::ClientConnection;
-use crate::listen::client_socket::ClientTransport;
+use crate::listen::client_transport::ClientTransport;
 
 /// Next step of a connection's task.
 pub(in crate::listen) enum TaskStep {
@@ -59,7 +58,6 @@ pub(in crate::listen) fn serve_new(
     socket: TcpStream,
     begin_task: impl FnOnce(Box<TaskStart>) + 'static,
 ) {
-    let socket = AcceptedSocket::Unregistered(socket);
     InlineConnection::serve_new(client, socket, Box::new(begin_task));
 }
 

@@ -1,5 +1,6 @@
 //! A new connection in the event loop, before it has a task.
 
+use std::net::TcpStream;
 use std::rc::Rc;
 
 use bytes::BytesMut;
@@ -10,14 +11,12 @@ use super::task_start::BeginTask;
 use crate::event_loop::or_abandon;
 use crate::listen::accepted_socket::AcceptedSocket;
 use crate::listen::client_connection::ClientConnection;
+use crate::listen::client_transport::InlineSocket;
 
 impl InlineConnection {
     /// Answers the first request of a connection without a task, if that needs no wait.
-    pub(super) fn serve_new(
-        client: &Rc<ClientConnection>,
-        socket: AcceptedSocket,
-        begin: BeginTask,
-    ) {
+    pub(super) fn serve_new(client: &Rc<ClientConnection>, socket: TcpStream, begin: BeginTask) {
+        let socket = InlineSocket::Clear(AcceptedSocket::Unregistered(socket));
         let this = Self::new(client, socket, BytesMut::new(), Some(begin));
         or_abandon(this, |this| {
             this.run_part(|state| match this.read_request(state) {
@@ -35,7 +34,7 @@ impl InlineConnection {
             tracing::debug!(%error, "a connection cannot be watched, and ends");
         });
         state.socket = socket.ok();
-        match state.socket.as_ref().and_then(AcceptedSocket::registered) {
+        match state.socket.as_ref().and_then(InlineSocket::registered) {
             Some(socket) => {
                 self.event_loop().attach(socket, self.clone());
                 self.begin_wait(state);

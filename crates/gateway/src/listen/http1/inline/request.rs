@@ -7,8 +7,8 @@ use bytes::BytesMut;
 
 use super::TaskStep;
 use super::connection::{InlineConnection, InlineState};
-use crate::fast_path::{self, LoopbackCall, LoopbackDraft, ParseOutcome, PlainRequest};
-use crate::listen::http1::own_port_call::OpenCall;
+use crate::fast_path::{self, Http1Call, Http1Draft, ParseOutcome, PlainRequest};
+use crate::listen::http1::server_call::OpenCall;
 use crate::listen::http1::{FoundFunction, find_function, take_request};
 
 impl InlineConnection {
@@ -47,7 +47,7 @@ impl InlineConnection {
     }
 
     /// Returns a call that needs no wait. `None`: nothing has happened, and the task answers.
-    fn draft_call(&self, plain: &PlainRequest) -> Option<LoopbackCall> {
+    fn draft_call(&self, plain: &PlainRequest) -> Option<Http1Call> {
         let (worker, peer) = (&self.client.worker, &self.client.peer);
         let FoundFunction {
             function,
@@ -56,17 +56,12 @@ impl InlineConnection {
         if fast_path::uses_shared_memory(worker, &function) {
             return None;
         }
-        let draft = LoopbackDraft::new(worker, peer, plain, &function, path_offset)?;
+        let draft = Http1Draft::new(worker, peer, plain, &function, path_offset)?;
         draft.connect_idle(worker, peer, plain)
     }
 
     /// Begins a call, which is written at the end of this round of events.
-    fn begin_call(
-        self: &Rc<Self>,
-        state: &mut InlineState,
-        plain: PlainRequest,
-        call: LoopbackCall,
-    ) {
+    fn begin_call(self: &Rc<Self>, state: &mut InlineState, plain: PlainRequest, call: Http1Call) {
         let active = self.client.state.begin_request(true);
         let open = OpenCall::new(plain, call, active);
         self.event_loop()

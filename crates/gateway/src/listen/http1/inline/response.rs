@@ -8,7 +8,7 @@ use bytes::{Buf, Bytes};
 use super::TaskStep;
 use super::connection::{InlineConnection, InlineState};
 use crate::event_loop::{PolledSocket, Readiness};
-use crate::listen::http1::own_port_call::{CallResponse, ShortResponse};
+use crate::listen::http1::server_call::{CallResponse, ShortResponse};
 use crate::transport::Arrived;
 
 impl InlineConnection {
@@ -59,9 +59,9 @@ impl InlineConnection {
             // One buffer costs the kernel less than two.
             head.extend_from_slice(&body);
             body = Bytes::new();
-            socket.try_write(&head)
+            socket.try_write(&[IoSlice::new(&head)])
         } else {
-            socket.try_write_vectored(&[IoSlice::new(&head), IoSlice::new(&body)])
+            socket.try_write(&[IoSlice::new(&head), IoSlice::new(&body)])
         };
         let mut rest = (&head[..]).chain(body);
         rest.advance(written.unwrap_or(0)); // the task meets an error again

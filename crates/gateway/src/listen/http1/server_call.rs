@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 
-use super::loopback_head::write_head;
+use super::server_head::write_head;
 use crate::deliver::may_run_elsewhere;
-use crate::fast_path::{CallLimit, LoopbackCall, PlainCall, PlainRequest};
+use crate::fast_path::{CallLimit, Http1Call, PlainCall, PlainRequest};
 use crate::listen::client_connection::ClientConnection;
 use crate::listen::conn_state::ActiveRequest;
 use crate::transport::{
@@ -72,8 +72,8 @@ pub(super) struct StreamedResponse {
 }
 
 impl OpenCall {
-    pub(super) fn new(plain: PlainRequest, call: LoopbackCall, active: ActiveRequest) -> Self {
-        let LoopbackCall {
+    pub(super) fn new(plain: PlainRequest, call: Http1Call, active: ActiveRequest) -> Self {
+        let Http1Call {
             exchange,
             call,
             limit,

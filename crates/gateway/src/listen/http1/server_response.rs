@@ -8,10 +8,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::buffered_connection::BufferedConnection;
 use super::fast_response::write_whole;
-use super::own_port_call::{
+use super::response;
+use super::server_call::{
     CallFailure, CallResponse, CallState, OpenCall, ShortResponse, StreamedResponse, UnfinishedCall,
 };
-use super::response;
 use crate::listen::client_connection::ClientConnection;
 
 /// Waits for the response and writes it. Returns whether another request may follow.

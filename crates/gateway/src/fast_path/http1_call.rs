@@ -1,5 +1,5 @@
 //! Plain requests over HTTP/1.1: to the function's own port, without its watchdog (ADR 89), and to other
-//! nodes (ADR 103). At the own port the watchdog's contract holds: its time limit, its header fields, its
+//! nodes (ADR 106). At the own port the watchdog's contract holds: its time limit, its header fields, its
 //! reasons.
 
 use std::rc::Rc;
@@ -36,7 +36,7 @@ const MIN_INLINE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Room for the head of a usual request, and a short body.
 const HEAD_RESERVE_BYTES: usize = 1024;
 /// Request that has a connection to the function's own server.
-pub(crate) struct LoopbackCall {
+pub(crate) struct Http1Call {
     pub(crate) exchange: Exchange,
     pub(crate) call: PlainCall,
     pub(crate) limit: CallLimit,
@@ -51,7 +51,7 @@ pub(crate) struct CallLimit {
 }
 
 /// Plain request whose head for its server is written. Dropping it leaves no state behind.
-pub(crate) struct LoopbackDraft {
+pub(crate) struct Http1Draft {
     plain: PlainDraft,
     server: DraftServer,
     choice: PathChoice,
@@ -96,7 +96,7 @@ impl DraftServer {
     }
 }
 
-impl LoopbackDraft {
+impl Http1Draft {
     /// Admits a plain request and writes its head. `None`: it is for another path.
     pub(crate) fn new(
         worker: &WorkerContext,
@@ -126,7 +126,7 @@ impl LoopbackDraft {
         worker: &WorkerContext,
         peer: &PeerInfo,
         plain: &PlainRequest,
-    ) -> Option<LoopbackCall> {
+    ) -> Option<Http1Call> {
         let connection = match self.take_idle(worker) {
             Some(idle) => idle,
             None => self.open(worker).await?,
@@ -159,7 +159,7 @@ impl LoopbackDraft {
         worker: &WorkerContext,
         peer: &PeerInfo,
         plain: &PlainRequest,
-    ) -> Option<LoopbackCall> {
+    ) -> Option<Http1Call> {
         let limit = self.server.call_limit(&self.plain.route.policy);
         if limit.limit < MIN_INLINE_TIMEOUT {
             return None;
@@ -189,9 +189,9 @@ impl LoopbackDraft {
         peer: &PeerInfo,
         plain: &PlainRequest,
         connection: PooledConnection,
-    ) -> LoopbackCall {
+    ) -> Http1Call {
         let limit = self.server.call_limit(&self.plain.route.policy);
-        LoopbackCall {
+        Http1Call {
             exchange: Exchange::new(connection, self.head, plain.body()),
             call: self.plain.start_call(worker, peer, plain, self.choice),
             limit,
