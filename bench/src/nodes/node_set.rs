@@ -14,6 +14,9 @@ use super::machines::Machine;
 use super::node_process::{NodePlan, NodePorts, NodeProcess};
 use crate::load::connection;
 
+/// Paths of calls between nodes.
+pub(crate) const BETWEEN_NODES: [&str; 2] = ["quic", "tls"];
+
 /// A node to start: its name, its machine and its variables.
 pub(crate) struct NodeRole<'a> {
     pub(crate) name: &'a str,
@@ -113,32 +116,36 @@ impl NodeSet {
         host_program::find_processes(&self.pids(), command)
     }
 
-    /// Waits until a function answers calls from `node`, over this path to another node.
+    /// Waits until a function answers calls from `node`, over one of these paths to another node.
     pub(crate) async fn wait_callable(
         &self,
         node: &NodeProcess,
         function: &str,
-        path: &str,
+        paths: &[&str],
     ) -> io::Result<()> {
         let uri = format!("/function/{function}");
-        node.wait_state(&format!("{function} answers by {path}"), async || {
-            let request = Request::get(&uri)
-                .header("host", "bench")
-                .header("x-nearpath-path", "tell")
-                .body(Full::<Bytes>::default())
-                .map_err(io::Error::other)?;
-            // The entry's machine is the one of this thread.
-            let answer = connection::send_once(node.addr(), request).await;
-            let answer = answer.map_err(|failure| io::Error::other(failure.to_string()))?;
-            let (status, used) = (answer.status, &answer.path);
-            match status.is_success() && used.starts_with(path) {
-                true => Ok(true),
-                false => Err(io::Error::other(format!(
-                    "status {status} {}, path {used:?}",
-                    answer.reason
-                ))),
-            }
-        })
+        node.wait_state(
+            &format!("{function} answers by {}", paths.join(" or ")),
+            async || {
+                let request = Request::get(&uri)
+                    .header("host", "bench")
+                    .header("x-nearpath-path", "tell")
+                    .body(Full::<Bytes>::default())
+                    .map_err(io::Error::other)?;
+                // The entry's machine is the one of this thread.
+                let answer = connection::send_once(node.addr(), request).await;
+                let answer = answer.map_err(|failure| io::Error::other(failure.to_string()))?;
+                let (status, used) = (answer.status, &answer.path);
+                let is_expected = paths.iter().any(|path| used.starts_with(path));
+                match status.is_success() && is_expected {
+                    true => Ok(true),
+                    false => Err(io::Error::other(format!(
+                        "status {status} {}, path {used:?}",
+                        answer.reason
+                    ))),
+                }
+            },
+        )
         .await
     }
 }

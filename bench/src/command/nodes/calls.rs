@@ -11,7 +11,7 @@ use crate::compare::BenchComparison;
 use crate::nodes::app_folder::function_entry;
 use crate::nodes::machines::{Machine, MachineLab};
 use crate::nodes::nginx_tls::{self, TlsConnections, TlsFiles};
-use crate::nodes::node_set::{NodeRole, NodeSet};
+use crate::nodes::node_set::{BETWEEN_NODES, NodeRole, NodeSet};
 use crate::peers::PeerProcess;
 use crate::peers::nginx::NginxServer;
 use crate::peers::plain_handler::{HandlerLanguage, PlainHandler};
@@ -145,7 +145,9 @@ async fn start_nodes(
     for place in 0..handlers.len() {
         let name = function_name(place);
         nodes.node("m1")?.wait_available(&name).await?;
-        nodes.wait_callable(nodes.entry(), &name, "quic").await?;
+        nodes
+            .wait_callable(nodes.entry(), &name, &BETWEEN_NODES)
+            .await?;
     }
     Ok(nodes)
 }

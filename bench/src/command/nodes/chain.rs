@@ -13,7 +13,7 @@ use crate::compare::BenchComparison;
 use crate::nodes::app_folder::function_entry;
 use crate::nodes::machines::{Machine, MachineLab};
 use crate::nodes::nginx_tls::{self, TlsConnections, TlsFiles};
-use crate::nodes::node_set::{NodeRole, NodeSet};
+use crate::nodes::node_set::{BETWEEN_NODES, NodeRole, NodeSet};
 use crate::peers::PeerProcess;
 use crate::peers::nginx::NginxServer;
 use crate::peers::plain_handler::{HandlerLanguage, PlainHandler};
@@ -122,7 +122,7 @@ async fn start_nodes(machines: &[Machine], handler: &PlainHandler) -> Result<Nod
     }
     let entry = nodes.entry();
     nodes
-        .wait_callable(entry, &function_name(0), "quic")
+        .wait_callable(entry, &function_name(0), &BETWEEN_NODES)
         .await?;
     Ok(nodes)
 }

@@ -19,7 +19,7 @@ use crate::compare::{BenchComparison, RoundSample};
 use crate::nodes::app_folder::function_entry;
 use crate::nodes::machines::{Machine, MachineLab};
 use crate::nodes::node_process::NodeProcess;
-use crate::nodes::node_set::{NodeRole, NodeSet};
+use crate::nodes::node_set::{BETWEEN_NODES, NodeRole, NodeSet};
 use crate::peers::plain_handler::{HandlerLanguage, PlainHandler};
 use crate::remote::BenchError;
 use crate::tally::RequestTally;
@@ -108,7 +108,9 @@ impl RollingFunctions {
         let nodes = NodeSet::start(&roles, &stack).await?;
         for name in names.iter().map(String::as_str).chain(["steady"]) {
             nodes.node("m1")?.wait_available(name).await?;
-            nodes.wait_callable(nodes.entry(), name, "quic").await?;
+            nodes
+                .wait_callable(nodes.entry(), name, &BETWEEN_NODES)
+                .await?;
         }
         Ok(Self {
             nodes,

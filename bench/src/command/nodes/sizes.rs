@@ -1,7 +1,8 @@
 //! Request bodies and responses by size: by QUIC and by TLS between nodes, and by nginx.
 //!
-//! Three nodes on the first machine call the second one. They differ in `NEARPATH_NODE_BULK_BYTES`: the
-//! size from which a body goes over TLS. One has the default, one uses TLS alone, one QUIC alone.
+//! Three nodes on the first machine call the second one. They differ in `NEARPATH_NODE_BULK_BYTES`, the
+//! size from which a body goes over TLS, and in `NEARPATH_NODE_CONNECTIONS`, by which complete requests do.
+//! One has the defaults, one uses TLS alone, one QUIC alone.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -22,19 +23,23 @@ use crate::nodes::app_folder::function_entry;
 use crate::nodes::host_program;
 use crate::nodes::machines::{Machine, MachineLab};
 use crate::nodes::nginx_tls::{self, TlsFiles};
-use crate::nodes::node_set::{NodeRole, NodeSet};
+use crate::nodes::node_set::{BETWEEN_NODES, NodeRole, NodeSet};
 use crate::peers::PeerProcess;
 use crate::peers::chain::program_folder;
 use crate::peers::nginx::NginxServer;
 use crate::remote::BenchError;
 
-/// Option of nodes, as a variable.
+/// Options of nodes, as variables.
 const BULK_VARIABLE: &str = "NEARPATH_NODE_BULK_BYTES";
-/// Nodes on the first machine, with that option.
-const CALLERS: [(&str, Option<u64>); 3] = [
-    ("m0", None),
-    ("m0-tls", Some(0)),
-    ("m0-quic", Some(u64::MAX)),
+const CONNECTIONS_VARIABLE: &str = "NEARPATH_NODE_CONNECTIONS";
+/// Nodes on the first machine, with their options.
+const CALLERS: [(&str, &[(&str, u64)]); 3] = [
+    ("m0", &[]),
+    ("m0-tls", &[(BULK_VARIABLE, 0)]),
+    (
+        "m0-quic",
+        &[(BULK_VARIABLE, u64::MAX), (CONNECTIONS_VARIABLE, 0)],
+    ),
 ];
 const DEFAULT: &str = "nearpath";
 const QUIC: &str = "nearpath by QUIC";
@@ -59,10 +64,8 @@ const SIZES: [usize; 7] = [
 ];
 /// Size of the response with a goal of its own.
 const LARGE_BYTES: usize = 1_000_000;
-/// Size from which a body goes over TLS by default (`GatewaySettings::MIN_BULK_BYTES`), and the
-/// measured size below it.
-const BULK_BYTES: usize = 256 * KIB;
-const BELOW_BULK_BYTES: usize = 64 * KIB;
+/// Size from which a body goes over TLS by default (`GatewaySettings::MIN_BULK_BYTES`).
+const BULK_BYTES: usize = 16 * KIB;
 const HANDLER_PORT: u16 = 5000;
 /// Part of the command line of a handler by which its processes are found.
 const HANDLER_COMMAND: &str = "quic-handler --listen 127.0.0.1:5000";
@@ -136,13 +139,11 @@ fn add_goals(comparison: &mut BenchComparison, delay: Duration) {
         NGINX,
         max_goal(|row| row.p50_us, 1.1),
     );
-    // The default takes the transport with less CPU time on each side of its bound.
-    for (bytes, over, under) in [(BELOW_BULK_BYTES, QUIC, TLS), (BULK_BYTES, TLS, QUIC)] {
-        let case = case_name((SizedKind::Body, bytes), delay);
-        let name = format!("CPU, {case}, {over}/{under}");
-        let goal = max_goal(|row| row.cpu_us_per_request, 1.0);
-        comparison.add_ratio(&name, &case, over, under, goal);
-    }
+    // From this size on, TLS has to be worth a handshake.
+    let case = case_name((SizedKind::Body, BULK_BYTES), delay);
+    let name = format!("CPU, {case}, {TLS}/{QUIC}");
+    let goal = max_goal(|row| row.cpu_us_per_request, 1.0);
+    comparison.add_ratio(&name, &case, TLS, QUIC, goal);
     for kind in [SizedKind::Body, SizedKind::Response] {
         add_crossover(comparison, kind, delay);
     }
@@ -233,19 +234,24 @@ async fn start_nodes(near: &Machine, far: &Machine, image: &Path) -> Result<Node
     let command = format!("./function {HANDLER_COMMAND}");
     let entry = function_entry(program.as_ref(), &command, HANDLER_PORT, &["m1"]);
     let mut roles = Vec::new();
-    for (place, (name, bulk)) in (0..).zip(CALLERS) {
-        let bulk = bulk.map(|bytes| (BULK_VARIABLE, bytes.to_string()));
+    for (place, (name, options)) in (0..).zip(CALLERS) {
+        let variable = |(name, value): &(_, u64)| (*name, value.to_string());
         roles.push(NodeRole {
-            variables: bulk.into_iter().collect(),
+            variables: options.iter().map(variable).collect(),
             ..NodeRole::new(name, near, place)
         });
     }
     roles.push(NodeRole::new("m1", far, 0));
     let nodes = NodeSet::start(&roles, &json!({ "functions": { "sized": entry } })).await?;
     nodes.node("m1")?.wait_available("sized").await?;
-    for (name, path) in [("m0", "quic"), ("m0-tls", "tls"), ("m0-quic", "quic")] {
+    let paths: [(_, &[&str]); 3] = [
+        ("m0", &BETWEEN_NODES),
+        ("m0-tls", &["tls"]),
+        ("m0-quic", &["quic"]),
+    ];
+    for (name, paths) in paths {
         nodes
-            .wait_callable(nodes.node(name)?, "sized", path)
+            .wait_callable(nodes.node(name)?, "sized", paths)
             .await?;
     }
     Ok(nodes)

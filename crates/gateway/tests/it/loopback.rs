@@ -52,6 +52,36 @@ macro_rules! test_all_callers {
                 need_support!(LoopbackRedirect::check_support());
                 super::$test(Caller::KEPT.with_delivery(LoopbackDelivery::Sockmap)).await;
             }
+
+            #[tokio::test]
+            async fn on_a_kept_connection_with_tls() {
+                super::$test(Caller::KEPT.with_tls()).await;
+            }
+        }
+    )*};
+}
+
+/// Runs each test with both deliveries, and with callers over TLS.
+macro_rules! test_all_transports {
+    ($($test:ident,)*) => {$(
+        mod $test {
+            use super::{Caller, LoopbackDelivery, LoopbackRedirect, need_support};
+
+            #[tokio::test]
+            async fn over_tcp() {
+                super::$test(Caller::NEW).await;
+            }
+
+            #[tokio::test]
+            async fn by_sockmap() {
+                need_support!(LoopbackRedirect::check_support());
+                super::$test(Caller::NEW.with_delivery(LoopbackDelivery::Sockmap)).await;
+            }
+
+            #[tokio::test]
+            async fn from_callers_with_tls() {
+                super::$test(Caller::NEW.with_tls()).await;
+            }
         }
     )*};
 }

@@ -18,8 +18,17 @@ pub(crate) async fn connect_tls(
     fixture: &TestGateway,
     protocol: &[u8],
 ) -> tokio_rustls::client::TlsStream<TcpStream> {
+    connect_tls_to(fixture.secure, &fixture.certificate, protocol).await
+}
+
+/// Connects to `addr` with trust in a certificate in PEM, and offers `protocol`.
+pub(crate) async fn connect_tls_to(
+    addr: std::net::SocketAddr,
+    certificate: &str,
+    protocol: &[u8],
+) -> tokio_rustls::client::TlsStream<TcpStream> {
     let certificate =
-        rustls::pki_types::CertificateDer::from_pem_slice(fixture.certificate.as_bytes()).unwrap();
+        rustls::pki_types::CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
     let mut roots = rustls::RootCertStore::empty();
     roots.add(certificate).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -28,7 +37,7 @@ pub(crate) async fn connect_tls(
         .unwrap();
     let mut config = builder.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![protocol.to_vec()];
-    let stream = TcpStream::connect(fixture.secure).await.unwrap();
+    let stream = TcpStream::connect(addr).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
     within(TlsConnector::from(Arc::new(config)).connect(name, stream))
         .await

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::fixture::millis;
 
-test_both_deliveries! {
+test_all_transports! {
     the_event_loop_answers_on_kept_connections,
     a_response_in_pieces_is_whole_however_long_they_take,
     a_time_limit_ends_a_call_that_the_event_loop_has_sent,
@@ -27,12 +27,8 @@ test_both_deliveries! {
     a_kept_connection_ends_with_the_drain,
 }
 
-async fn the_event_loop_answers_on_kept_connections(delivery: LoopbackDelivery) {
-    let function = ScriptedFunction::start(
-        Caller::NEW.with_delivery(delivery),
-        &[(WHOLE, false); 5_000],
-    )
-    .await;
+async fn the_event_loop_answers_on_kept_connections(caller: Caller) {
+    let function = ScriptedFunction::start(caller, &[(WHOLE, false); 5_000]).await;
     let mut stream = function.connect().await;
     // A task answers the first request, and what takes long on a busy machine.
     eventually("some calls are inline", async || {
@@ -63,8 +59,8 @@ async fn used_connections(function: &ScriptedFunction) -> (TcpStream, TcpStream)
     (caller, server)
 }
 
-async fn a_response_in_pieces_is_whole_however_long_they_take(delivery: LoopbackDelivery) {
-    let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
+async fn a_response_in_pieces_is_whole_however_long_they_take(caller: Caller) {
+    let function = ScriptedFunction::start(caller, &[]).await;
     let (mut caller, mut server) = used_connections(&function).await;
     let pieces = [
         "HTTP/1.1 200 OK\r\nconte",
@@ -88,20 +84,18 @@ async fn a_response_in_pieces_is_whole_however_long_they_take(delivery: Loopback
 }
 
 /// The loop has no timers: a task ends the call, to which the loop has handed it over.
-async fn a_time_limit_ends_a_call_that_the_event_loop_has_sent(delivery: LoopbackDelivery) {
+async fn a_time_limit_ends_a_call_that_the_event_loop_has_sent(caller: Caller) {
     let limit = Some(millis(300)); // longer than the limits that keep a call in its task
     let policy = FunctionPolicy::default();
-    let function =
-        ScriptedFunction::start_with(Caller::KEPT.with_delivery(delivery), &[], limit, policy)
-            .await;
+    let function = ScriptedFunction::start_with(caller.kept(), &[], limit, policy).await;
     let got = function.get().await;
     assert!(got.starts_with("HTTP/1.1 504 "), "{got}");
     assert!(got.contains("x-nearpath-reason: exec_timeout"), "{got}");
 }
 
-async fn a_short_body_that_breaks_off_breaks_the_callers_connection(delivery: LoopbackDelivery) {
+async fn a_short_body_that_breaks_off_breaks_the_callers_connection(caller: Caller) {
     for pause in [0, 1, 40] {
-        let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
+        let function = ScriptedFunction::start(caller, &[]).await;
         let (mut caller, mut server) = used_connections(&function).await;
         caller.write_all(REQUEST.as_bytes()).await.unwrap();
         within(read_request(&mut server)).await.unwrap();
@@ -119,10 +113,8 @@ async fn a_short_body_that_breaks_off_breaks_the_callers_connection(delivery: Lo
     }
 }
 
-async fn surplus_bytes_on_a_kept_connection_never_answer_its_next_request(
-    delivery: LoopbackDelivery,
-) {
-    let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
+async fn surplus_bytes_on_a_kept_connection_never_answer_its_next_request(caller: Caller) {
+    let function = ScriptedFunction::start(caller, &[]).await;
     let listener = publish_played_server(&function).await;
     let mut caller = TcpStream::connect(function.fixture.public).await.unwrap();
     let whole = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
@@ -146,8 +138,8 @@ async fn surplus_bytes_on_a_kept_connection_never_answer_its_next_request(
     }
 }
 
-async fn a_request_in_pieces_is_answered(delivery: LoopbackDelivery) {
-    let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
+async fn a_request_in_pieces_is_answered(caller: Caller) {
+    let function = ScriptedFunction::start(caller, &[]).await;
     let (mut caller, mut server) = used_connections(&function).await;
     let post = "POST /function/echo HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody";
     let (head, rest) = post.split_at(40);
@@ -161,8 +153,8 @@ async fn a_request_in_pieces_is_answered(delivery: LoopbackDelivery) {
     assert_eq!(read_response(&mut caller, 2).await.1, "ok");
 }
 
-async fn long_bodies_pass_kept_connections(delivery: LoopbackDelivery) {
-    let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
+async fn long_bodies_pass_kept_connections(caller: Caller) {
+    let function = ScriptedFunction::start(caller, &[]).await;
     let (mut caller, mut server) = used_connections(&function).await;
     for length in [900, 20_000, 60_000, 3_000_000] {
         let body: String = (0..length)
@@ -185,9 +177,9 @@ async fn long_bodies_pass_kept_connections(delivery: LoopbackDelivery) {
     }
 }
 
-async fn callers_that_leave_are_noticed(delivery: LoopbackDelivery) {
+async fn callers_that_leave_are_noticed(caller: Caller) {
     for last in ["", "GET /fun"] {
-        let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
+        let function = ScriptedFunction::start(caller, &[]).await;
         let (mut caller, _server) = used_connections(&function).await;
         // Bytes and end come in one event.
         caller.write_all(last.as_bytes()).await.unwrap();
@@ -197,8 +189,8 @@ async fn callers_that_leave_are_noticed(delivery: LoopbackDelivery) {
     }
 }
 
-async fn a_caller_that_leaves_ends_its_inline_call(delivery: LoopbackDelivery) {
-    let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
+async fn a_caller_that_leaves_ends_its_inline_call(caller: Caller) {
+    let function = ScriptedFunction::start(caller, &[]).await;
     let (mut caller, mut server) = used_connections(&function).await;
     caller.write_all(REQUEST.as_bytes()).await.unwrap();
     within(read_request(&mut server)).await.unwrap();
@@ -207,8 +199,8 @@ async fn a_caller_that_leaves_ends_its_inline_call(delivery: LoopbackDelivery) {
     assert_eq!(within(server.read(&mut [0])).await.unwrap(), 0);
 }
 
-async fn the_last_request_of_a_kept_connection_is_answered(delivery: LoopbackDelivery) {
-    let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
+async fn the_last_request_of_a_kept_connection_is_answered(caller: Caller) {
+    let function = ScriptedFunction::start(caller, &[]).await;
     let (mut caller, mut server) = used_connections(&function).await;
     let last = "GET /function/echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     caller.write_all(last.as_bytes()).await.unwrap();
@@ -223,8 +215,8 @@ async fn the_last_request_of_a_kept_connection_is_answered(delivery: LoopbackDel
     );
 }
 
-async fn a_kept_connection_ends_with_the_drain(delivery: LoopbackDelivery) {
-    let function = ScriptedFunction::start(Caller::NEW.with_delivery(delivery), &[]).await;
+async fn a_kept_connection_ends_with_the_drain(caller: Caller) {
+    let function = ScriptedFunction::start(caller, &[]).await;
     let (mut idle, _server) = used_connections(&function).await;
     let ScriptedFunction { mut fixture, .. } = function;
     let _drained = fixture.drain_gateway();

@@ -20,6 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::fixture::{
     TestGateway, full_body, function_route, instance_entry, millis, read_head, start_instance,
 };
+use crate::tls::connect_tls_to;
 
 /// Network of an instance that is this process's own.
 #[derive(Debug, Default)]
@@ -83,6 +84,7 @@ impl InstanceNetwork for OwnNetwork {
 pub(super) struct Caller {
     connection: CallerConnection,
     delivery: LoopbackDelivery,
+    has_tls: bool,
 }
 
 impl Caller {
@@ -94,6 +96,23 @@ impl Caller {
         Self {
             connection,
             delivery: LoopbackDelivery::Tcp,
+            has_tls: false,
+        }
+    }
+
+    /// Returns the caller over TLS.
+    pub(super) fn with_tls(self) -> Self {
+        Self {
+            has_tls: true,
+            ..self
+        }
+    }
+
+    /// Returns the caller on a connection that is kept.
+    pub(super) fn kept(self) -> Self {
+        Self {
+            connection: CallerConnection::Kept,
+            ..self
         }
     }
 
@@ -149,12 +168,15 @@ impl ScriptedFunction {
     }
 
     pub(super) async fn start_on(
-        fixture: TestGateway,
+        mut fixture: TestGateway,
         caller: Caller,
         scripts: &[Script],
         exec_timeout: Option<Duration>,
         policy: FunctionPolicy,
     ) -> Self {
+        if caller.has_tls {
+            fixture.public = start_tls_client(&fixture).await;
+        }
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let requests = Arc::default();
@@ -267,6 +289,23 @@ impl ScriptedFunction {
     pub(super) fn socket_count(&self) -> usize {
         self.network.sockets.load(Ordering::Relaxed)
     }
+}
+
+/// Starts a client that passes the bytes of each connection on over TLS. Returns its address.
+async fn start_tls_client(fixture: &TestGateway) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (secure, certificate) = (fixture.secure, fixture.certificate.clone());
+    tokio::spawn(async move {
+        while let Ok((mut plain, _)) = listener.accept().await {
+            let mut encrypted = connect_tls_to(secure, &certificate, b"http/1.1").await;
+            tokio::spawn(async move {
+                // Ends with either side; a reset of one is a close of the other.
+                let _ = tokio::io::copy_bidirectional(&mut plain, &mut encrypted).await;
+            });
+        }
+    });
+    addr
 }
 
 pub(super) fn publish(

@@ -71,14 +71,14 @@ async fn a_complete_request_goes_to_the_own_port() {
     );
     assert!(response.body.starts_with("GET /x?y=1\n"), "{response:?}");
     assert_eq!(response.header("content-type"), "text/plain");
-    let body = vec![b'x'; 40 * 1024];
+    let body = vec![b'x'; 10 * 1024];
     let response = a.post("/function/echo", body.clone()).await;
     assert_eq!(
         (response.status, response.header("x-nearpath-path")),
         (200, path)
     );
     assert!(
-        response.body.contains("content-length: 40960\n"),
+        response.body.contains("content-length: 10240\n"),
         "{response:?}"
     );
     assert!(response.body.ends_with(std::str::from_utf8(&body).unwrap()));
@@ -92,6 +92,6 @@ async fn the_watchdogs_paths_and_long_bodies_go_to_the_watchdog() {
     assert_eq!(long.body, "watchdog");
     assert_eq!(
         long.header("x-nearpath-path"),
-        "quic; obstacle=other_node; node=b; then=http"
+        "tls; obstacle=bulk; node=b; then=http"
     );
 }
