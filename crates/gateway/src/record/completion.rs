@@ -75,8 +75,7 @@ impl CompletionRecord {
         function: Option<Arc<FunctionEntry>>,
         requested_name: &str,
     ) -> Self {
-        // The name comes with the certificate, so callers of other zones have none.
-        let from_node = peer.node.get().and_then(|node| recorder.calling_node(node));
+        let from_node = calling_node(recorder, peer);
         if let Some(function) = &function {
             function.tally.note_start(origin_of(from_node));
         }
@@ -97,14 +96,15 @@ impl CompletionRecord {
         arrived_at: Instant,
         header: impl Fn(&str) -> Option<&'a [u8]>,
     ) -> Self {
-        function.tally.note_start(CallOrigin::Caller);
+        let from_node = calling_node(recorder, peer);
+        function.tally.note_start(origin_of(from_node));
         let details = || LogDetails {
             method: method.to_string(),
             path: path.to_owned(),
             ..LogDetails::unknown(peer, "HTTP/1.1").with_headers(header)
         };
         let mut plain = Self::new(recorder, Some(function), arrived_at, details);
-        plain.bytes_in = bytes_in;
+        (plain.bytes_in, plain.from_node) = (bytes_in, from_node);
         plain
     }
 
@@ -308,6 +308,12 @@ impl CompletionRecord {
                 .map(Obstacle::name),
         }
     }
+}
+
+/// Returns the node from which a request came. The name comes with the certificate, so callers of other zones
+/// have none.
+fn calling_node(recorder: &CompletionRecorder, peer: &PeerInfo) -> Option<CallingNode> {
+    recorder.calling_node(peer.node.get()?)
 }
 
 fn origin_of(from_node: Option<CallingNode>) -> CallOrigin {

@@ -1,17 +1,24 @@
 //! Records of calls between nodes: metrics of all nodes add up, and access logs name both nodes.
 
+use nearpath_ca::Authority;
 use nearpath_testkit::eventually;
 use nearpath_types::{FunctionPolicy, FunctionRoute};
 
 use super::fixture::{TestNode, elsewhere, here, new_authority, remotes};
 use crate::fixture::{start_blocked_instance, start_mirror};
 
-const CALLS: u64 = 3;
+/// Starts a node. Nodes differ in the path of their calls.
+type StartNode = fn(&Authority, &'static str) -> TestNode;
+
+/// Calls over QUIC, and over kept TLS connections.
+const STARTS: [StartNode; 2] = [TestNode::start, TestNode::with_kept_tls];
+/// Number of calls.
+const CALLS: u64 = 20;
 
 /// Starts a node `a` without instances, and `b` with one. Clients call `a`.
-async fn call_across() -> [TestNode; 2] {
+async fn call_across(start: StartNode) -> [TestNode; 2] {
     let authority = new_authority();
-    let [a, b] = ["a", "b"].map(|name| TestNode::start(&authority, name));
+    let [a, b] = ["a", "b"].map(|name| start(&authority, name));
     let policy = FunctionPolicy::default;
     b.publish(&[], vec![here("echo", policy(), &[start_mirror().await])]);
     a.publish(&[&b], vec![elsewhere("echo", policy(), &[&b])]);
@@ -33,7 +40,12 @@ async fn call_across() -> [TestNode; 2] {
 
 #[tokio::test]
 async fn a_call_counts_at_the_node_that_the_client_called() {
-    let [a, b] = call_across().await;
+    for start in STARTS {
+        check_counters(call_across(start).await);
+    }
+}
+
+fn check_counters([a, b]: [TestNode; 2]) {
     let id = "echo".parse().unwrap();
     let counted = |node: &TestNode| node.gateway.gateway.invocations(&id);
     assert_eq!((counted(&a), counted(&b)), (CALLS, 0));
@@ -75,11 +87,19 @@ async fn a_call_counts_at_the_node_that_the_client_called() {
 
 #[tokio::test]
 async fn access_logs_name_the_other_node_and_the_instance_with_its_node() {
-    let [a, b] = call_across().await;
+    for (start, path) in STARTS.into_iter().zip(["quic", "tls"]) {
+        check_access_logs(call_across(start).await, path);
+    }
+}
+
+/// Checks the last line of both logs; some call by `path` is in that of `a`.
+fn check_access_logs([a, b]: [TestNode; 2], path: &str) {
+    let lines = a.gateway.log.parse_lines();
+    assert!(lines.iter().any(|line| line["via"] == path), "{lines:?}");
     let call = |node: &TestNode| {
         let lines = node.gateway.log.parse_lines();
         let is_call = |line: &&serde_json::Value| line["function"] == "echo.openfaas-fn";
-        lines.iter().find(is_call).unwrap().clone()
+        lines.iter().rfind(is_call).unwrap().clone()
     };
     let (at_a, at_b) = (call(&a), call(&b));
     assert_eq!(
