@@ -165,16 +165,17 @@ impl TestServer {
     /// Hands over with some options changed.
     pub(crate) async fn hand_over_with(&self, options: &[&str]) -> Self {
         let mut successor = self.spawn_successor(options);
+        successor.wait_taken_over().await;
+        successor
+    }
+
+    /// Waits until this process has taken over from another one.
+    pub(crate) async fn wait_taken_over(&mut self) {
         eventually("it has taken over", async || {
-            assert!(
-                successor.child.try_wait().unwrap().is_none(),
-                "{}",
-                successor.log()
-            );
-            successor.log().contains("is up")
+            assert!(self.child.try_wait().unwrap().is_none(), "{}", self.log());
+            self.log().contains("is up")
         })
         .await;
-        successor
     }
 
     pub(crate) async fn wait_ready(&mut self) {

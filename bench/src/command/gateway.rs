@@ -53,6 +53,7 @@ pub(crate) fn run(args: &BareGatewayArgs) -> BenchOutcome {
         sockets,
         http3: None,
         node_quic: None,
+        handed_over: None,
     };
     let (trigger, watch) = drain::channel();
     let serving = gateway.serve(vec![listener], threads, Arc::new(|| Ok(())), watch)?;

@@ -34,6 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         sockets,
         http3: None,
         node_quic: None,
+        handed_over: None,
     };
     gateway
         .serve(vec![public], threads, Arc::new(|| Ok(())), watch)?

@@ -19,7 +19,7 @@ use crate::control::GatewayControl;
 use crate::function::RoutingTable;
 use crate::invoke::{FunctionTable, LocalService};
 use crate::listen::node_quic::NodeQuicPort;
-use crate::listen::{self, GatewayListener, ListenPort, ThreadSetup, http3};
+use crate::listen::{self, AcceptSetup, GatewayListener, ListenPort, ThreadSetup, http3};
 use crate::record::{AccessLog, GatewayMetrics, GatewayTotals};
 use crate::spool::SpoolDirectory;
 
@@ -275,7 +275,13 @@ impl Gateway {
         };
         let ports = all.iter().flat_map(|listener| {
             let mine = socket_share(listener.sockets.len(), number, threads).into_iter();
-            mine.map(move |at| Ok((port(listener), listener.sockets[at].try_clone()?)))
+            mine.map(move |at| {
+                Ok(AcceptSetup {
+                    port: port(listener),
+                    socket: listener.sockets[at].try_clone()?,
+                    handed_over: listener.handed_over.clone(),
+                })
+            })
         });
         let ports = ports.collect::<io::Result<_>>()?;
         let http3 = all.iter().filter_map(|listener| {

@@ -29,6 +29,7 @@ pub struct LocalState {
     facts: Arc<NodeFacts>,
     functions: FunctionMap<FunctionLoad>,
     is_draining: bool,
+    is_replaced: bool,
     version: u64,
     readiness_version: u64,
 }
@@ -40,6 +41,7 @@ impl LocalState {
             facts: Arc::new(facts),
             functions: FunctionMap::default(),
             is_draining: false,
+            is_replaced: false,
             version: 0,
             readiness_version: 0,
         }
@@ -75,6 +77,15 @@ impl LocalState {
         next
     }
 
+    /// Returns the next state, in which another process of the node accepts connections.
+    #[must_use]
+    pub fn with_replaced(&self) -> Self {
+        let mut next = self.clone();
+        next.is_replaced = true;
+        next.count_changes(!self.is_replaced, !self.is_replaced);
+        next
+    }
+
     fn count_changes(&mut self, has_changes: bool, has_other_readiness: bool) {
         self.version += u64::from(has_changes);
         if has_other_readiness {
@@ -95,6 +106,11 @@ impl LocalState {
     /// Returns whether the node takes no new calls.
     pub fn is_draining(&self) -> bool {
         self.is_draining
+    }
+
+    /// Returns whether another process of the node accepts connections.
+    pub fn is_replaced(&self) -> bool {
+        self.is_replaced
     }
 
     /// Returns the number of the state, which grows with each change.
@@ -147,6 +163,7 @@ mod tests {
         assert_eq!(versions(&with(&busy, 0, 3)), (2, 1), "no change");
         assert_eq!(versions(&with(&busy, 1, 3)), (3, 3));
         assert_eq!(versions(&busy.with_draining(true)), (3, 3));
+        assert_eq!(versions(&busy.with_replaced().with_replaced()), (3, 3));
         assert_eq!(versions(&busy.with_draining(false)), (2, 1));
         assert_eq!(
             versions(&busy.with_functions(FunctionMap::default())),

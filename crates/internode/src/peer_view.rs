@@ -12,13 +12,16 @@ use crate::protocol::{
 /// Functions of another node. Readers never see half of a whole state.
 ///
 /// When a subscription starts again, the last whole state stays until the new one is complete. A
-/// node that was restarted has nothing of its last run, so its state is emptied at once.
+/// node that was restarted has nothing of its last run, so its state is emptied at once. A process that
+/// was replaced has handed its functions over, so its state stays, too.
 #[derive(Debug)]
 pub struct PeerView {
     node: NodeName,
     hello: Option<NodeHello>,
     reported: Option<ReportedState>,
     progress: StreamProgress,
+    /// The last stream said that another process follows.
+    is_replaced: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -44,6 +47,8 @@ pub enum ViewEvent {
     Completed,
     /// Readers see something else.
     Changed,
+    /// Another process of the node follows. The subscription must start again.
+    Replaced,
 }
 
 /// Error of frames that follow no state. The subscription must start again.
@@ -82,6 +87,7 @@ impl PeerView {
             hello: None,
             reported: None,
             progress: StreamProgress::AwaitingHello,
+            is_replaced: false,
         }
     }
 
@@ -92,7 +98,7 @@ impl PeerView {
 
     /// Forgets the state: the node is down.
     pub fn clear(&mut self) {
-        self.reported = None;
+        (self.reported, self.is_replaced) = (None, false);
         self.begin_subscription();
     }
 
@@ -116,6 +122,7 @@ impl PeerView {
             (_, StateFrame::Hello(_)) => Err(ViewFault::Unexpected("second hello")),
             (_, StateFrame::State(part)) => self.add_part(part),
             (_, StateFrame::Change(change)) => self.change(change),
+            (_, StateFrame::Replaced) => self.set_replaced(),
             (_, StateFrame::Draining(is_draining)) => Ok(self.set_draining(is_draining)),
             (_, StateFrame::Heartbeat | StateFrame::Unknown) => Ok(ViewEvent::Unchanged),
         }
@@ -129,7 +136,8 @@ impl PeerView {
             return Err(ViewFault::OtherNode(hello.node));
         }
         let is_same_run = self.incarnation() == Some(hello.incarnation);
-        if !is_same_run {
+        let is_successor = !is_same_run && mem::take(&mut self.is_replaced);
+        if !is_same_run && !is_successor {
             self.reported = None;
         }
         self.hello = Some(hello);
@@ -192,6 +200,14 @@ impl PeerView {
         check_count(&functions)?;
         (*last_number, reported.functions) = (received, functions);
         Ok(ViewEvent::Changed)
+    }
+
+    fn set_replaced(&mut self) -> Result<ViewEvent, ViewFault> {
+        if !matches!(self.progress, StreamProgress::Following { .. }) {
+            return Err(ViewFault::Unexpected("end of a state that is incomplete"));
+        }
+        self.is_replaced = true;
+        Ok(ViewEvent::Replaced)
     }
 
     fn set_draining(&mut self, is_draining: bool) -> ViewEvent {

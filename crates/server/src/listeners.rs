@@ -9,7 +9,7 @@ use nearpath_gateway::{GatewayListener, Http3Listener, ListenerTls, ListenerZone
 use nearpath_wire::{h3, sockets, tls};
 
 use crate::error::StartError;
-use crate::handover::{Http3Port, InheritedSockets, SocketName};
+use crate::handover::{InheritedSockets, SocketName, UdpPort, UdpProtocol};
 use crate::settings::{ServerSettings, TlsSettings};
 
 /// Opens or inherits the public listeners; `for_successor` keeps duplicates for a later process.
@@ -28,6 +28,7 @@ pub(crate) fn public(
         sockets,
         http3: None,
         node_quic: None,
+        handed_over: None,
     };
     let encrypted = settings
         .tls
@@ -63,6 +64,7 @@ fn encrypted(
         sockets,
         http3,
         node_quic: None,
+        handed_over: None,
     })
 }
 
@@ -78,41 +80,46 @@ fn http3(
     let pair = tls::read_key_pair(&tls.cert, &tls.key).map_err(StartError::component("TLS"))?;
     let site = h3::Http3ServerConfig::new(&pair, &settings.gateway.limits, threads)
         .map_err(StartError::component("HTTP/3"))?;
-    // The old process reads all packets through one socket: two processes cannot share that.
-    if inherited.unsteered {
-        return Err(StartError::component("--take-over")(
-            "the kernel cannot steer HTTP/3 packets to the process that owns their connection: stop the running process, then start",
-        ));
-    }
-    if let Some((state, fds)) = inherited.take_http3_port(addr) {
-        let (port, sockets) = Http3Port::inherit(site, &state, fds).map_err(listen())?;
-        let site = port.site().clone();
+    check_steered(inherited)?;
+    let protocol = UdpProtocol::Http3(Box::new(site.clone()));
+    if let Some(received) = inherited.take_http3_port(addr) {
+        let (port, sockets) = UdpPort::inherit(protocol, threads, received).map_err(listen())?;
+        let site = site.with_routing(port.routing());
         for_successor.http3_port = Some(port);
         return Ok(Http3Listener::new(site, sockets));
     }
-    let sockets = sockets::bind_udp(addr, threads).map_err(listen())?;
-    let port = Http3Port::new(site.clone(), &sockets).map_err(listen())?;
-    Ok(Http3Listener::new(
-        site,
-        steered_sockets(port, sockets, for_successor),
-    ))
+    let mut sockets = sockets::bind_udp(addr, threads).map_err(listen())?;
+    let port = UdpPort::new(protocol, *site.routing(), &sockets).map_err(listen())?;
+    for_successor.http3_port = steer(port, &mut sockets, for_successor);
+    Ok(Http3Listener::new(site, sockets))
+}
+
+/// Refuses to take QUIC over from a process whose packets the kernel does not steer: it reads all packets
+/// through one socket, and two processes cannot share that.
+pub(crate) fn check_steered(inherited: &InheritedSockets) -> Result<(), StartError> {
+    if inherited.unsteered {
+        return Err(StartError::component("--take-over")(
+            "the kernel cannot steer QUIC packets to the process that owns their connection: stop the running process, then start",
+        ));
+    }
+    Ok(())
 }
 
 /// Steers packets to the thread that owns their connection; where the kernel cannot, one socket
 /// receives all of them.
-fn steered_sockets(
-    port: Http3Port,
-    mut sockets: Vec<UdpSocket>,
+pub(crate) fn steer(
+    port: UdpPort,
+    sockets: &mut Vec<UdpSocket>,
     for_successor: &mut InheritedSockets,
-) -> Vec<UdpSocket> {
+) -> Option<UdpPort> {
     match port.steer_to_self() {
-        Ok(()) => for_successor.http3_port = Some(port),
+        Ok(()) => Some(port),
         Err(error) => {
-            tracing::warn!(%error, "HTTP/3: the kernel cannot steer packets to threads; one thread serves HTTP/3, and --take-over is unavailable");
+            tracing::warn!(%error, "QUIC: the kernel cannot steer packets to threads; one thread serves it, and --take-over is unavailable");
             // A successor must know: without steering it would take packets of our connections.
             for_successor.unsteered = true;
             sockets.truncate(1);
+            None
         }
     }
-    sockets
 }

@@ -133,6 +133,7 @@ impl Network {
             sockets,
             http3: None,
             node_quic: None,
+            handed_over: None,
         })
     }
 }

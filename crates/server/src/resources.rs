@@ -85,7 +85,7 @@ impl Resources {
         let threads = settings.threads.get();
         let peer_port = settings.peers.as_ref();
         let peer_port = peer_port
-            .map(|peers| PeerPort::open(peers, threads))
+            .map(|peers| PeerPort::open(peers, threads, &mut inherited, &mut for_successor))
             .transpose()?;
         let network = Network::create(isolation, settings.forward)?;
         listeners.extend(

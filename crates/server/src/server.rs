@@ -25,13 +25,11 @@ use crate::control::ControlHandle;
 use crate::cpu_quota::GatewayCpu;
 use crate::error::StartError;
 use crate::fleet::LocalFleet;
-use crate::handover::{InheritedSockets, OldProcess, SuccessorListener, wait_ready};
+use crate::handover::{InheritedSockets, OldProcess, SuccessorListener, UdpPort, wait_ready};
 use crate::identity::NodeIssuer;
 use crate::local_status::LocalStatus;
 use crate::network::Network;
-use crate::peers::{
-    NodeDirectory, PeerPort, PeerService, RouteForwarder, RoutePeers, warn_unconnected,
-};
+use crate::peers::{NodeDirectory, PeerService, RouteForwarder, RoutePeers, warn_unconnected};
 use crate::resources::{self, Resources};
 use crate::settings::{ServerSettings, available_cores};
 use crate::{build, isolation, source_metrics};
@@ -140,7 +138,8 @@ impl Server {
         let gateway = gateway.with_caller(caller);
         let own_name = settings.member_name().cloned();
         let peers = own_name.zip(peer_port.as_ref().map(|port| port.tls.clone()));
-        let peers = peers.map(|(own, tls)| PeerService::new(own, tls));
+        let (handover, handed_over) = drain::channel();
+        let peers = peers.map(|(own, tls)| PeerService::new(own, tls, handover));
         let gateway = match &peers {
             Some(peers) => gateway.with_node_caller(peers.caller()),
             None => gateway,
@@ -199,7 +198,7 @@ impl Server {
         }
         let (gateway_drain, drain) = drain::channel();
         let enter = enter_thread(network, cpu.as_ref());
-        let peer_listener = peer_port.map(PeerPort::into_listener);
+        let peer_listener = peer_port.map(|port| port.into_listener(handed_over));
         let listeners = listeners.into_iter().chain(peer_listener).collect();
         let serving = gateway.serve(listeners, settings.threads.get(), enter, drain);
         let serving = serving.map_err(StartError::component("gateway"))?;
@@ -237,7 +236,7 @@ impl Server {
     }
 
     /// Stops callers first, so that nothing new comes in, then instances, and the store last.
-    async fn shut_down(self, replaced: bool) -> Result<(), StartError> {
+    async fn shut_down(mut self, replaced: bool) -> Result<(), StartError> {
         match replaced {
             true => tracing::info!(
                 "draining: another process has taken over, finishing running requests"
@@ -248,10 +247,13 @@ impl Server {
         }
         // Before the instances stop: a change must not start new ones.
         drop(self.source);
-        if let Some(peers) = &self.peers {
-            peers.begin_drain().await;
+        if let Some(peers) = self.peers.as_mut() {
+            match replaced {
+                true => peers.hand_over().await,
+                false => peers.begin_drain().await,
+            }
         }
-        let _http3_port = self.successor_listener.close();
+        let _udp_ports = self.successor_listener.close();
         self.node.close_idle_connections();
         // The admin port answers until the end, unless the successor's does.
         let mut admin = Some(self.admin_drain);
@@ -335,11 +337,17 @@ async fn finish_handover(
     control: Arc<ControlHandle>,
     node_id: &str,
 ) -> Result<(Arc<SuccessorListener>, oneshot::Receiver<()>), StartError> {
-    if let (Some(port), true) = (&mut for_successor.http3_port, old_process.is_some()) {
-        port.steer_to_self()
-            .map_err(StartError::component("--take-over"))?;
-        // Only with HTTP/3: TCP connections stay with the process that accepted them.
-        tokio::time::sleep(STEERING_GRACE).await;
+    if old_process.is_some() {
+        let mut is_steered = false;
+        for port in for_successor.udp_ports() {
+            port.steer_to_self()
+                .map_err(StartError::component("--take-over"))?;
+            is_steered = true;
+        }
+        // Only with QUIC: TCP connections stay with the process that accepted them.
+        if is_steered {
+            tokio::time::sleep(STEERING_GRACE).await;
+        }
     }
     if let Some(old_process) = old_process {
         let (data_dir, node_id) = (settings.data_dir.clone(), node_id.to_owned());
@@ -349,9 +357,7 @@ async fn finish_handover(
             }
         });
     }
-    if let Some(port) = &mut for_successor.http3_port {
-        port.reset_orphans();
-    }
+    for_successor.udp_ports().for_each(UdpPort::reset_orphans);
     Ok(SuccessorListener::start(
         &settings.data_dir,
         for_successor,

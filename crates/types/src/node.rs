@@ -97,6 +97,8 @@ pub struct PeerNode {
     pub name: NodeName,
     /// Address for calls between nodes, TCP and UDP.
     pub addr: SocketAddr,
+    /// Random number of the run of its process; 0: not known yet. Connections lead to one process.
+    pub incarnation: u64,
 }
 
 /// A function's instances on one node, as that node reports them to others.

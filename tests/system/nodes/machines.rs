@@ -139,7 +139,20 @@ impl Machines {
         machine.server.insert(server).wait_ready().await;
     }
 
+    /// Starts a process that takes over from that of a machine, and waits until it has. Returns the old
+    /// one, which ends its calls.
+    pub(super) async fn take_over(&mut self, at: usize) -> TestServer {
+        let mut successor = self.spawn_with(at, &["--take-over"]);
+        successor.wait_taken_over().await;
+        let old = self.machines[at].server.replace(successor);
+        old.unwrap()
+    }
+
     fn spawn(&self, at: usize) -> TestServer {
+        self.spawn_with(at, &[])
+    }
+
+    fn spawn_with(&self, at: usize, options: &[&str]) -> TestServer {
         let machine = &self.machines[at];
         let mut command = Command::new(program("nearpath"));
         let data_dir = self.data_dir(at);
@@ -155,7 +168,8 @@ impl Machines {
             .arg("--share-dir")
             .arg(self.folder.path().join("shared"))
             .args(["--listen", &any(GATEWAY_PORT).to_string()])
-            .args(["--admin-listen", &any(ADMIN_PORT).to_string()]);
+            .args(["--admin-listen", &any(ADMIN_PORT).to_string()])
+            .args(options);
         let addrs = (machine.gateway(), machine.addr(ADMIN_PORT));
         let start = |command: &mut Command| machine.namespace.spawn(command);
         TestServer::start_command(&mut command, start, addrs, &data_dir)
@@ -240,6 +254,11 @@ impl Machines {
     fn data_dir(&self, at: usize) -> PathBuf {
         let name = self.machines[at].name;
         self.folder.path().join(format!("data-{name}"))
+    }
+
+    /// Keeps the log of a process that has ended.
+    pub(super) fn keep_log(&mut self, at: usize, ended: &TestServer) {
+        self.machines[at].earlier_logs += &ended.log();
     }
 
     /// Returns the logs of all nodes.

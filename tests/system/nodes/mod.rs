@@ -16,3 +16,4 @@ mod refusals;
 mod restarts;
 mod scripted_peer;
 mod source_away;
+mod take_over;

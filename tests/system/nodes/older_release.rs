@@ -16,10 +16,12 @@ use nearpath_testkit::{eventually, need_root};
 use nearpath_wire::node_tls::{NodeCredentials, NodeTls};
 use serde_json::Value;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
 
-use super::functions::{counted, write_handler};
+use super::functions::{counted, write_counted, write_handler};
 use super::machines::{Machines, NODE_PORT, certificates};
+use super::scripted_peer::{node_credentials, read_state, trust};
 
 /// Node of the scripted peer.
 const PEER: &str = "b";
@@ -143,4 +145,37 @@ async fn control_a_stream_with_a_gap_is_a_fault() {
     let machines = start_beside(texts(&gap.unwrap()["lines"])).await;
     let fault = "does not follow change";
     eventually(fault, async || machines.logs().contains(fault)).await;
+}
+
+/// Releases that do not know of processes that replace each other see one that drains and ends.
+#[tokio::test]
+async fn a_node_of_an_older_release_sees_a_replaced_process_drain() {
+    need_root!();
+    let mut machines = Machines::new(&["b", "old"]);
+    write_counted(&machines, &["b"]);
+    machines.start(0).await;
+    machines.wait_answered(0, "/function/task").await;
+    let (addr, authority) = (machines.machines[0].node_port(), machines.authority());
+    let identity = || (node_credentials(&authority, "old"), trust(&authority));
+    let (begun, has_begun) = oneshot::channel();
+    let reading = tokio::spawn(read_state(addr, identity(), begun));
+    has_begun.await.unwrap();
+    let mut replaced = machines.take_over(0).await;
+    let lines = nearpath_testkit::within(reading).await.unwrap();
+    let position = |line: &str| lines.iter().position(|one| one == line);
+    let (end, draining) = (
+        position(r#"{"replaced":true}"#),
+        position(r#"{"draining":true}"#),
+    );
+    assert!(end.is_some() && end < draining, "{lines:?}");
+    assert!(replaced.wait_exit().await.success(), "{}", replaced.log());
+    let (begun, has_begun) = oneshot::channel();
+    let reading = tokio::spawn(read_state(addr, identity(), begun));
+    has_begun.await.unwrap();
+    machines.end(0, rustix::process::Signal::KILL);
+    let next = nearpath_testkit::within(reading).await.unwrap();
+    assert_ne!(next[0], lines[0], "another process answers");
+    for state in [&lines[1], &next[1]] {
+        assert!(state.contains("task.openfaas-fn"), "{state}");
+    }
 }

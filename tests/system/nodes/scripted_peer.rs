@@ -15,6 +15,7 @@ use nearpath_wire::mtls::{AlpnProtocol, MtlsConnector, TlsVersion};
 use nearpath_wire::quic::{CallerConfig, EarlyData};
 use rcgen::{CertificateParams, Issuer, KeyPair, SanType};
 use rustls::pki_types::CertificateDer;
+use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
 /// Trust domain of `nearpath ca`.
@@ -79,6 +80,33 @@ pub(super) fn call_of(function: &str, caller: Option<&str>) -> Request<Full<Byte
         None => request,
     };
     request.body(Full::default()).unwrap()
+}
+
+/// Lines of the state stream of node b as a node of an older release reads them, to its end. It never pings.
+/// `begun` is sent when the whole state has come.
+pub(super) async fn read_state(
+    addr: SocketAddr,
+    (credentials, trust): (Credentials, Trust),
+    begun: oneshot::Sender<()>,
+) -> Vec<String> {
+    let connector = MtlsConnector::new(&credentials, &trust, &Default::default()).unwrap();
+    let (version, protocol) = (TlsVersion::Tls13, AlpnProtocol::Http1);
+    let dialed = connector.dial_worker(addr, "b", version, protocol, DIAL_LIMIT);
+    let (stream, _) = dialed.await.unwrap();
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::get("/node/v1/state").header("host", "node");
+    let request = request.body(Full::<Bytes>::default()).unwrap();
+    let mut body = sender.send_request(request).await.unwrap().into_body();
+    let (mut text, mut begun) = (String::new(), Some(begun));
+    while let Some(Ok(frame)) = body.frame().await {
+        let bytes = frame.into_data().unwrap_or_default();
+        text += std::str::from_utf8(&bytes).unwrap();
+        if text.contains("\"complete\":true") {
+            begun.take().map(|begun| begun.send(()));
+        }
+    }
+    text.lines().map(str::to_owned).collect()
 }
 
 /// Sends a request over TLS to node b. Returns status and text, or the error.

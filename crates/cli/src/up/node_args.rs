@@ -26,13 +26,7 @@ pub struct NodeArgs {
 
     /// Call other nodes, and serve them, with the certificates in this folder: node.crt, node.key and
     /// ca.crt, as `nearpath ca issue` makes them
-    // A new process cannot take the port for nodes from the old one yet.
-    #[arg(
-        long,
-        env = "NEARPATH_NODE_CERTIFICATES",
-        value_name = "DIR",
-        conflicts_with = "take_over"
-    )]
+    #[arg(long, env = "NEARPATH_NODE_CERTIFICATES", value_name = "DIR")]
     pub node_certificates: Option<PathBuf>,
 
     /// Serve other nodes at this address, over TCP and UDP

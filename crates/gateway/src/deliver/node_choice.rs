@@ -79,6 +79,7 @@ mod tests {
             let target = DialTarget::for_node(&PeerNode {
                 name: name.clone(),
                 addr,
+                incarnation: 1,
             });
             let endpoint = FunctionEndpoint::for_node(name, target.into());
             endpoint.set_load(FunctionLoad {

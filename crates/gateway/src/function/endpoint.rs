@@ -221,7 +221,11 @@ mod tests {
     #[test]
     fn requests_at_another_node_keep_their_permits() {
         let (name, addr) = ("b".parse().unwrap(), "192.0.2.1:8444".parse().unwrap());
-        let target = DialTarget::for_node(&PeerNode { name, addr });
+        let target = DialTarget::for_node(&PeerNode {
+            name,
+            addr,
+            incarnation: 1,
+        });
         let endpoint = FunctionEndpoint::for_node("b".parse().unwrap(), target.into());
         assert!(endpoint.try_acquire(1));
         assert_eq!(endpoint.withdraw(), 0);
@@ -232,7 +236,11 @@ mod tests {
     #[test]
     fn the_load_of_a_node_is_at_least_what_this_gateway_has_sent() {
         let (name, addr) = ("b".parse().unwrap(), "192.0.2.1:8444".parse().unwrap());
-        let target = DialTarget::for_node(&PeerNode { name, addr });
+        let target = DialTarget::for_node(&PeerNode {
+            name,
+            addr,
+            incarnation: 1,
+        });
         let endpoint = FunctionEndpoint::for_node("b".parse().unwrap(), target.into());
         let load = |requests| FunctionLoad { ready: 2, requests };
         endpoint.set_load(load(1));

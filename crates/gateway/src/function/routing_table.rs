@@ -122,7 +122,7 @@ impl RoutingTable {
         let nodes = index.nodes.clone();
         // Stored before functions are removed, so that no new request finds one that is closed.
         self.index.store(Arc::new(index));
-        nodes_before.mark_gone_after(&nodes);
+        nodes_before.mark_ended_after(&nodes);
         for function in removed {
             publication.withdrawn.extend(function.remove_function());
         }

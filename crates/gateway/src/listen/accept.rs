@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use nearpath_daemon::drain::DrainWatch;
 use nearpath_types::log_limiter::LogLimiter;
 use nearpath_types::{Eip, InnerListener};
 use rustix::net::{Shutdown, SocketFlags, acceptfrom_with};
@@ -80,16 +81,21 @@ impl Acceptor {
         }
     }
 
-    /// Accepts connections until the drain begins. Above the limit of the port, a few connections
+    /// Accepts connections until the drain begins, or until another process accepts them. Above the limit of the port, a few connections
     /// serve the administrator, and further ones wait in the kernel's backlog. Connections above the
     /// share of their source are closed.
-    pub(super) async fn accept_connections(self, socket: TcpListener) -> io::Result<()> {
+    pub(super) async fn accept_connections(
+        self,
+        socket: TcpListener,
+        handed_over: Option<DrainWatch>,
+    ) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         let socket = watch_readiness(socket)?;
         let drain = self.port.drain.clone();
         tokio::select! {
             () = self.accept_until_ended(&socket) => {}
             () = drain.signaled() => {}
+            () = wait_handed_over(handed_over) => {}
         }
         Ok(())
     }
@@ -145,6 +151,15 @@ impl Acceptor {
     /// Returns whether an instance's own listener was shut down (EINVAL, accept(2)).
     fn has_ended(&self, error: &io::Error) -> bool {
         self.caller.is_some() && error.kind() == io::ErrorKind::InvalidInput
+    }
+}
+
+/// Waits until another process accepts the port's connections; for most ports forever.
+async fn wait_handed_over(handed_over: Option<DrainWatch>) {
+    match handed_over {
+        // Dropped at the end: the trigger waits until this process accepts nothing any more.
+        Some(handed_over) => handed_over.signaled().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
 
+use nearpath_daemon::drain::DrainWatch;
 use nearpath_wire::h3;
 use nearpath_wire::node_tls::NodeTls;
 use tokio::sync::{Barrier, watch};
@@ -22,6 +23,9 @@ pub struct GatewayListener {
     pub http3: Option<Http3Listener>,
     /// Calls over QUIC on the same port; only in [`ListenerZone::Node`].
     pub node_quic: Option<NodeQuicListener>,
+    /// Signals that another process accepts the port's TCP connections; those that are open go on.
+    /// `None`: the port accepts until the drain.
+    pub handed_over: Option<DrainWatch>,
 }
 
 /// TLS of a port.

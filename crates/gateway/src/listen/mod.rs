@@ -25,6 +25,7 @@ mod serving_thread;
 mod stream_resets;
 mod tracked_stream;
 
+use std::net::TcpListener;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -56,4 +57,12 @@ pub(crate) struct ListenPort {
     /// Maximum connections of this thread on this port.
     pub max_connections: usize,
     pub drain: drain::DrainWatch,
+}
+
+/// A socket of a port that one thread accepts from.
+pub(crate) struct AcceptSetup {
+    pub port: ListenPort,
+    pub socket: TcpListener,
+    /// Signals that another process accepts the port's connections, before the drain.
+    pub handed_over: Option<drain::DrainWatch>,
 }

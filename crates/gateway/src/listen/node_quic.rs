@@ -18,7 +18,7 @@ use nearpath_wire::identity::PeerIdentity;
 use nearpath_wire::node_tls::NodeTls;
 use nearpath_wire::quic::frame::{ResponseOpening, UNKNOWN_LENGTH};
 use nearpath_wire::quic::{self, CallServer, ServedCall, close_code, udp};
-use quinn::{Endpoint, EndpointConfig};
+use quinn::Endpoint;
 use tokio::sync::watch;
 
 use super::{GatewayListener, ListenContext, ListenerTls};
@@ -70,7 +70,7 @@ impl NodeQuicPort {
 pub(crate) fn open_endpoint(port: &NodeQuicPort) -> io::Result<Endpoint> {
     let socket = port.socket.try_clone()?;
     udp::request_buffers(&socket);
-    let mut config = EndpointConfig::default();
+    let mut config = port.tls.borrow().endpoint_config();
     let (routing, thread) = (port.routing, port.thread);
     config.cid_generator(move || routing.cid_generator(thread));
     let server = port.tls.borrow().quic_server_config().clone();

@@ -1,7 +1,6 @@
 //! A serving thread: its runtime, its tasks, and its orderly end.
 
 use std::io;
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -15,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::conn_state::{ConnTable, ConnTimeouts, whole_ticks};
 use super::node_quic::{self, NodeQuicPort};
-use super::{ListenContext, ListenPort, accept, http3};
+use super::{AcceptSetup, ListenContext, ListenPort, accept, http3};
 use crate::GatewaySettings;
 use crate::context::{BusyThread, GatewayState, TICK_INTERVAL, WorkerContext};
 use crate::deliver;
@@ -30,7 +29,7 @@ const MAX_DISK_THREADS: usize = 4;
 /// Everything that a thread needs to start.
 pub(crate) struct ThreadSetup {
     pub thread_number: u64,
-    pub ports: Vec<(ListenPort, TcpListener)>,
+    pub ports: Vec<AcceptSetup>,
     pub http3: Vec<http3::Http3ListenPort>,
     pub node_quic: Option<NodeQuicPort>,
     pub services: Vec<LocalTask>,
@@ -101,7 +100,7 @@ async fn serve_until_drained(
     });
     let ports = thread.ports.into_iter();
     let ports: Vec<_> = ports
-        .map(|(port, socket)| (Rc::new(port), socket))
+        .map(|setup| (Rc::new(setup.port), (setup.socket, setup.handed_over)))
         .collect();
     let is_internal = |port: &&Rc<ListenPort>| port.zone == ListenerZone::Internal;
     let internal = ports.iter().map(|(port, _)| port).find(is_internal);
@@ -109,9 +108,9 @@ async fn serve_until_drained(
         let serving = accept::serve_inner_listeners(context.clone(), port.clone(), listeners);
         tokio::task::spawn_local(serving);
     }
-    let ports = ports.into_iter().map(|(port, socket)| {
+    let ports = ports.into_iter().map(|(port, (socket, handed_over))| {
         let acceptor = accept::Acceptor::new(context.clone(), port);
-        tokio::task::spawn_local(acceptor.accept_connections(socket))
+        tokio::task::spawn_local(acceptor.accept_connections(socket, handed_over))
     });
     let http3_endpoints = Rc::<http3::Http3Endpoints>::default();
     let http3 = thread.http3.into_iter();

@@ -307,6 +307,7 @@ impl TestGateway {
                 sockets: secure,
                 http3,
                 node_quic: None,
+                handed_over: None,
             },
         ];
         let node_port = node_listener
@@ -397,6 +398,7 @@ fn plain_listener(zone: ListenerZone, sockets: Vec<std::net::TcpListener>) -> Ga
         sockets,
         http3: None,
         node_quic: None,
+        handed_over: None,
     }
 }
 
@@ -428,6 +430,7 @@ fn node_listener(tls: watch::Receiver<Arc<NodeTls>>) -> GatewayListener {
             sockets: datagrams,
             routing,
         }),
+        handed_over: None,
     }
 }
 

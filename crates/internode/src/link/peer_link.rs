@@ -23,6 +23,8 @@ pub enum LinkEvent {
     StreamFault(Arc<str>),
     /// The connection failed or ended; the text is the cause.
     ConnectionLost(Arc<str>),
+    /// Another process of the node accepts connections: the subscription must start again.
+    Replaced,
     /// The own certificate is another one: connections must be opened again.
     Renewed,
 }
@@ -68,6 +70,7 @@ pub struct PeerLink {
     backoff: Duration,
     flaps: FlapGuard,
     last_restart: Option<Instant>,
+    last_replaced: Option<Instant>,
     /// Cause of the failure since which the node is down.
     failure: Option<Arc<str>>,
 }
@@ -108,6 +111,7 @@ impl PeerLink {
             backoff: timings.min_backoff,
             flaps: FlapGuard::new(&timings),
             last_restart: None,
+            last_replaced: None,
             failure: None,
         }
     }
@@ -118,6 +122,7 @@ impl PeerLink {
             LinkEvent::Tick => self.check_deadlines(now, jitter),
             LinkEvent::StreamFault(cause) => self.restart_stream(cause, now, jitter),
             LinkEvent::ConnectionLost(cause) => self.go_down(cause, now, jitter),
+            LinkEvent::Replaced => self.follow_successor(now, jitter),
             LinkEvent::Renewed => self.renew_stream(now),
             LinkEvent::Subscribed => self.note_subscribed(now),
             sign => self.note_sign(&sign, now),
@@ -252,6 +257,25 @@ impl PeerLink {
                 Some(LinkCommand::Resubscribe)
             }
             _ => self.go_down(cause, now, jitter),
+        }
+    }
+
+    /// Subscribes to the process that has replaced that of the subscription. A node whose processes follow
+    /// each other faster than attempts to connect is down, so that it cannot cause a busy loop.
+    fn follow_successor(&mut self, now: Instant, jitter: f64) -> Option<LinkCommand> {
+        let interval = self.timings.min_backoff;
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < interval;
+        match &mut self.phase {
+            LinkPhase::Streaming(stream) if !self.last_replaced.is_some_and(is_recent) => {
+                self.last_replaced = Some(now);
+                (stream.awaits_state, stream.last_line, stream.last_ping) = (Some(now), now, now);
+                Some(LinkCommand::Resubscribe)
+            }
+            _ => self.go_down(
+                "its process is replaced again and again".into(),
+                now,
+                jitter,
+            ),
         }
     }
 

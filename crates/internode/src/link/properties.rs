@@ -21,6 +21,7 @@ fn event_of(number: u8) -> LinkEvent {
     match number {
         5 => LinkEvent::StreamFault("fault".into()),
         6 => LinkEvent::ConnectionLost("lost".into()),
+        7 => LinkEvent::Replaced,
         number => EVENTS[usize::from(number)].clone(),
     }
 }
@@ -43,6 +44,11 @@ impl SeenSigns {
             LinkEvent::Subscribed | LinkEvent::LineReceived => self.line = Some(now),
             _ => {}
         }
+    }
+
+    /// Notes that the process was replaced: both signs are awaited from now on.
+    fn note_replaced(&mut self, now: Instant) {
+        (self.line, self.ping) = (Some(now), self.ping.map(|_| now));
     }
 
     /// Notes a disconnect, of which the link's state before it tells whether the node was ready.
@@ -100,6 +106,7 @@ fn check_step(
             prop_assert!(wait >= timings.min_backoff / 2 && wait <= timings.max_backoff);
         }
         Some(LinkCommand::Connect) => signs.reset(false, now),
+        Some(LinkCommand::Resubscribe) if event == LinkEvent::Replaced => signs.note_replaced(now),
         Some(LinkCommand::Resubscribe) => prop_assert!(was_ready),
         None => {}
     }
@@ -135,7 +142,7 @@ fn check_step(
 fn some_steps() -> impl Strategy<Value = Vec<Step>> {
     let wait = prop_oneof![6 => 0u64..300, 2 => 300u64..3_000, 1 => 3_000u64..40_000];
     // Signs of life are frequent, so that links come up.
-    let event = prop_oneof![1 => 0u8..1, 8 => 1u8..5, 1 => 5u8..7];
+    let event = prop_oneof![1 => 0u8..1, 8 => 1u8..5, 1 => 5u8..8];
     prop::collection::vec((wait, event), 0..200)
 }
 
@@ -234,6 +241,22 @@ fn a_fault_starts_the_subscription_again_once_and_then_ends_it() {
             cause: "gap".into()
         }
     );
+}
+
+#[test]
+fn a_replaced_process_is_followed_and_the_node_stays_up() {
+    let (mut now, min_backoff) = (Instant::now(), LinkTimings::default().min_backoff);
+    let mut link = ready_link(now);
+    for _ in 0..5 {
+        now += min_backoff;
+        let command = link.handle(LinkEvent::Replaced, now, 1.0);
+        assert_eq!(command, Some(LinkCommand::Resubscribe));
+        assert_eq!(link.state(), LinkState::Up);
+        make_ready(&mut link, now);
+    }
+    // Faster than attempts to connect, it would be a busy loop.
+    let command = link.handle(LinkEvent::Replaced, now + min_backoff / 2, 1.0);
+    assert_eq!(command, Some(LinkCommand::Disconnect));
 }
 
 #[test]

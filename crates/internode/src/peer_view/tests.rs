@@ -115,6 +115,27 @@ fn another_run_and_a_node_that_was_down_begin_empty() {
 }
 
 #[test]
+fn the_state_of_a_replaced_process_stays_until_that_of_its_successor_is_complete() {
+    let mut view = complete_view();
+    assert_eq!(view.apply(StateFrame::Replaced), Ok(ViewEvent::Replaced));
+    view.begin_subscription();
+    // The old process again, then its successor.
+    for run in [1, 2] {
+        apply_all(&mut view, vec![hello("b", run), part(&[("z", 1)], false)]);
+        assert_eq!(functions_of(&view), loads(&[("x", 1), ("y", 2)]));
+        view.begin_subscription();
+    }
+    // Only one run follows.
+    view.apply(hello("b", 3)).unwrap();
+    assert!(!view.is_complete());
+    let mut view = complete_view();
+    view.apply(StateFrame::Replaced).unwrap();
+    view.clear();
+    apply_all(&mut view, vec![hello("b", 2)]);
+    assert!(!view.is_complete(), "it was down");
+}
+
+#[test]
 fn frames_out_of_place_are_faults() {
     let after = |frames: Vec<StateFrame>, last: StateFrame| {
         let mut view = PeerView::new("b".parse().unwrap());
@@ -201,6 +222,7 @@ fn any_frame() -> impl Strategy<Value = StateFrame> {
         ),
         1 => any::<bool>().prop_map(StateFrame::Draining),
         1 => Just(StateFrame::Heartbeat),
+        1 => Just(StateFrame::Replaced),
     ]
 }
 
@@ -210,7 +232,7 @@ proptest! {
     fn any_frames_show_whole_states_only(frames in prop::collection::vec(any_frame(), 0..40)) {
         let mut view = PeerView::new("b".parse().unwrap());
         let (mut expected, mut collected) = (None, BTreeMap::new());
-        let mut run = None;
+        let (mut run, mut is_replaced) = (None, false);
         for frame in frames {
             let before = functions_of(&view);
             let applied = view.apply(frame.clone());
@@ -221,9 +243,14 @@ proptest! {
             match frame {
                 StateFrame::Hello(hello) => {
                     collected = BTreeMap::new();
-                    if run.replace(hello.incarnation) != Some(hello.incarnation) {
+                    let is_other = run.replace(hello.incarnation) != Some(hello.incarnation);
+                    if is_other && !std::mem::take(&mut is_replaced) {
                         expected = None;
                     }
+                }
+                StateFrame::Replaced => {
+                    is_replaced = true;
+                    view.begin_subscription();
                 }
                 StateFrame::State(part) => {
                     collected.extend(part.set);

@@ -147,7 +147,11 @@ impl PeerTask {
             .is_none_or(|node| node.addr != addr)
         {
             let name = self.name.clone();
-            self.status.node = Some(Arc::new(PeerNode { name, addr }));
+            self.status.node = Some(Arc::new(PeerNode {
+                name,
+                addr,
+                incarnation: 0,
+            }));
         }
     }
 
@@ -156,6 +160,8 @@ impl PeerTask {
         for frame in frames {
             match self.view.apply(frame) {
                 Ok(ViewEvent::Unchanged) => {}
+                // Further frames are for older releases.
+                Ok(ViewEvent::Replaced) => return self.handle(LinkEvent::Replaced),
                 Ok(event) => self.note_view(event),
                 Err(fault) => {
                     let cause = fault.to_string().into();
@@ -225,12 +231,7 @@ impl PeerTask {
         self.status.functions = self.view.functions();
         self.status.is_draining = self.view.is_draining();
         self.status.is_leaving = self.is_leaving();
-        if let Some(hello) = self.view.hello()
-            && self.status.incarnation != Some(hello.incarnation)
-        {
-            self.status.incarnation = Some(hello.incarnation);
-            self.status.version = Some(hello.version.as_str().into());
-        }
+        self.note_hello();
         self.states.send_if_modified(|states| {
             // Maps that share their content are compared without a look at it.
             if states.peers.get(&self.name).map(Arc::as_ref) == Some(&self.status) {
@@ -242,6 +243,21 @@ impl PeerTask {
                 .insert(self.name.clone(), status);
             true
         });
+    }
+
+    fn note_hello(&mut self) {
+        let Some(hello) = self.view.hello() else {
+            return;
+        };
+        if self.status.incarnation != Some(hello.incarnation) {
+            self.status.incarnation = Some(hello.incarnation);
+            self.status.version = Some(hello.version.as_str().into());
+        }
+        let incarnation = hello.incarnation.0;
+        let other = |node: &&mut Arc<PeerNode>| node.incarnation != incarnation;
+        if let Some(node) = self.status.node.as_mut().filter(other) {
+            Arc::make_mut(node).incarnation = incarnation;
+        }
     }
 
     fn is_leaving(&mut self) -> bool {

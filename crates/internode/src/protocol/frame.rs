@@ -34,6 +34,8 @@ pub enum StateFrame {
     Change(StateChange),
     /// The node takes no new calls, or takes them again. Absent: it takes calls.
     Draining(bool),
+    /// Another process of the node accepts connections from now on. Comes after the whole state.
+    Replaced,
     /// Nothing has changed.
     Heartbeat,
     /// Frame of a kind that this release does not know.
@@ -105,6 +107,8 @@ struct FrameFields {
     #[serde(skip_serializing_if = "Option::is_none")]
     draining: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    replaced: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     heartbeat: Option<bool>,
 }
 
@@ -136,12 +140,14 @@ impl StateFrame {
 }
 
 impl FrameFields {
-    fn into_kinds(self) -> [Option<StateFrame>; 5] {
+    fn into_kinds(self) -> [Option<StateFrame>; 6] {
         [
             self.hello.map(StateFrame::Hello),
             self.state.map(StateFrame::State),
             self.change.map(StateFrame::Change),
             self.draining.map(StateFrame::Draining),
+            self.replaced
+                .and_then(|is_so| is_so.then_some(StateFrame::Replaced)),
             self.heartbeat.map(|_| StateFrame::Heartbeat),
         ]
     }
@@ -155,6 +161,7 @@ impl From<StateFrame> for FrameFields {
             StateFrame::State(part) => fields.state = Some(part),
             StateFrame::Change(change) => fields.change = Some(change),
             StateFrame::Draining(is_draining) => fields.draining = Some(is_draining),
+            StateFrame::Replaced => fields.replaced = Some(true),
             StateFrame::Heartbeat => fields.heartbeat = Some(true),
             StateFrame::Unknown => {}
         }

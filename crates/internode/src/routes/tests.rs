@@ -65,6 +65,7 @@ fn peer_node(node: usize, port: u16) -> Arc<PeerNode> {
     Arc::new(PeerNode {
         name: NODES[node].parse().unwrap(),
         addr: ([192, 0, 2, 1], port).into(),
+        incarnation: 1,
     })
 }
 

@@ -26,6 +26,7 @@ pub(super) struct StateCursor {
     /// Functions that were sent.
     sent: FunctionMap<FunctionLoad>,
     sent_draining: bool,
+    sent_replaced: bool,
     sent_readiness: u64,
     last_number: u64,
     last_line: Instant,
@@ -64,6 +65,7 @@ impl StateCursor {
             stage: CursorStage::Hello,
             sent: FunctionMap::default(),
             sent_draining: false,
+            sent_replaced: false,
             sent_readiness: 0,
             last_number: 0,
             last_line: now,
@@ -119,6 +121,9 @@ impl StateCursor {
         if let Some(frame) = self.draining_frame(state) {
             return Some(frame);
         }
+        if state.is_replaced() && !mem::replace(&mut self.sent_replaced, true) {
+            return Some(StateFrame::Replaced);
+        }
         let changes = self.take_changes(state.functions());
         if changes.is_last {
             self.sent_readiness = state.readiness_version();
@@ -142,7 +147,9 @@ impl StateCursor {
     }
 
     fn has_other_readiness(&self, state: &LocalState) -> bool {
-        state.readiness_version() != self.sent_readiness
+        // A subscription may begin after the process was replaced.
+        let is_news = state.is_replaced() && !self.sent_replaced;
+        is_news || state.readiness_version() != self.sent_readiness
     }
 
     /// Returns when a line is due if no other state follows.
@@ -285,6 +292,23 @@ mod tests {
         );
         reader.read_all(&ready.with_draining(true), at(111));
         assert!(reader.view.is_draining(), "draining at once");
+    }
+
+    #[test]
+    fn a_process_that_was_replaced_says_so_once() {
+        let now = Instant::now();
+        let state = with(&empty_state(), 1, Some((1, 0)));
+        let (mut early, mut late) = (Reader::new(now), Reader::new(now));
+        early.read_all(&state, now);
+        let replaced = state.with_replaced();
+        early.read_all(&replaced, now);
+        late.read_all(&replaced, now);
+        let is_news = |line: &&StateFrame| **line == StateFrame::Replaced;
+        for mut reader in [early, late] {
+            reader.read_all(&replaced.with_draining(true), now);
+            assert_eq!(reader.lines.iter().filter(is_news).count(), 1);
+            assert!(reader.view.is_draining(), "older releases read on");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod cursor;
 mod drain_wait;
+mod handover_wait;
 mod state_stream;
 mod subscribers;
 
@@ -67,12 +68,16 @@ impl StateServer {
         typed_response(StatusCode::OK, STATE_CONTENT_TYPE, body)
     }
 
-    /// Notes what the routes of a node reflect. Reports about another run of this node are void.
+    /// Notes what the routes of a node reflect. Reports about another run of this node tell only that its
+    /// calls go to the process that has replaced this one.
     fn note_report(&self, peer: &NodeName, query: &str) {
         let own = self.states.borrow().facts().incarnation;
-        let report = AppliedReport::parse_query(query);
-        if let Some(report) = report.filter(|report| report.incarnation == own) {
-            self.subscribers.note_report(peer, report.is_draining);
+        match AppliedReport::parse_query(query) {
+            Some(report) if report.incarnation == own => {
+                self.subscribers.note_report(peer, report.is_draining);
+            }
+            Some(_) => self.subscribers.note_followed(peer),
+            None => {}
         }
     }
 

@@ -1,6 +1,6 @@
 //! Bounds on subscribers of this node's state.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nearpath_types::NodeName;
@@ -8,7 +8,10 @@ use tokio::sync::{oneshot, watch};
 
 /// Maximum subscriptions of one node. A newer one ends the oldest, which may be one that the node
 /// has lost: the server of a broken connection learns of it late.
-pub const MAX_PEER_SUBSCRIBERS: usize = 2;
+///
+/// A node has more than one process while they replace each other, eight at most, each with a
+/// subscription that starts again for a moment.
+pub const MAX_PEER_SUBSCRIBERS: usize = 16;
 /// Maximum subscriptions in all.
 pub const MAX_SUBSCRIBERS: usize = 1_024;
 
@@ -24,6 +27,8 @@ struct TableState {
     last_id: u64,
     peers: BTreeMap<NodeName, PeerEntry>,
     count: usize,
+    /// Subscribers at the beginning of a handover whose calls may still come to this process.
+    not_followed: BTreeSet<NodeName>,
 }
 
 /// A node that subscribes.
@@ -105,6 +110,28 @@ impl SubscriberTable {
         pending
     }
 
+    /// Begins a handover. Subscribers that never reported are awaited only while they subscribe.
+    pub(super) fn begin_handover(&self) {
+        let mut state = self.lock();
+        let reporting = state.peers.iter();
+        let reporting = reporting.filter(|(_, entry)| entry.has_applied_drain.is_some());
+        state.not_followed = reporting.map(|(name, _)| name.clone()).collect();
+    }
+
+    /// Notes that the calls of a subscriber go to the process that has replaced this one.
+    pub(super) fn note_followed(&self, peer: &NodeName) {
+        self.lock().not_followed.remove(peer);
+        self.changes.send_replace(());
+    }
+
+    /// Returns the nodes that have not followed to the process that has replaced this one.
+    pub(super) fn handover_pending(&self) -> Vec<NodeName> {
+        let state = self.lock();
+        let subscribed = state.peers.keys().cloned();
+        let pending: BTreeSet<_> = subscribed.chain(state.not_followed.clone()).collect();
+        pending.into_iter().collect()
+    }
+
     /// Returns a receiver that changes when a subscriber reports or ends.
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
@@ -162,12 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn a_third_subscription_of_a_node_ends_its_oldest() {
-        let table = Arc::new(SubscriberTable::default());
-        let mut permits: Vec<_> = (0..3).map(|_| table.admit(&name(1)).unwrap()).collect();
+    fn one_subscription_of_a_node_too_many_ends_its_oldest() {
+        let (table, count) = (Arc::new(SubscriberTable::default()), MAX_PEER_SUBSCRIBERS);
+        let permits = (0..=count).map(|_| table.admit(&name(1)).unwrap());
+        let mut permits: Vec<_> = permits.collect();
         let ended: Vec<bool> = permits.iter_mut().map(is_ended).collect();
-        assert_eq!(ended, [true, false, false]);
-        assert_eq!(table.lock().count, 2);
+        assert!(ended[0] && !ended[1..].contains(&true));
+        assert_eq!(table.lock().count, count);
         drop(permits);
         let state = table.lock();
         assert!(state.count == 0 && state.peers.is_empty());
@@ -189,6 +217,24 @@ mod tests {
         assert_eq!(table.drain_pending(), pending(&[], &[2]));
         drop(permits);
         assert_eq!(table.drain_pending(), pending(&[], &[]));
+    }
+
+    #[test]
+    fn a_handover_is_pending_until_each_subscriber_has_followed() {
+        let table = Arc::new(SubscriberTable::default());
+        let mut permits: Vec<_> = (0..3).map(|n| table.admit(&name(n)).unwrap()).collect();
+        table.note_report(&name(0), false);
+        table.note_report(&name(1), false);
+        table.begin_handover();
+        let pending = |numbers: &[usize]| numbers.iter().map(|n| name(*n)).collect::<Vec<_>>();
+        assert_eq!(table.handover_pending(), pending(&[0, 1, 2]));
+        permits.remove(0); // subscribes to the next process, and its routes do not reflect it yet
+        permits.pop(); // never reports
+        table.note_followed(&name(1)); // but subscribes here
+        assert_eq!(table.handover_pending(), pending(&[0, 1]));
+        table.note_followed(&name(0));
+        permits.clear();
+        assert_eq!(table.handover_pending(), pending(&[]));
     }
 
     #[test]

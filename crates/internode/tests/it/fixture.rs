@@ -73,6 +73,8 @@ pub(crate) struct TestNode {
     /// Pings get no response while this is true.
     pub(crate) is_mute: Arc<AtomicBool>,
     pub(crate) service: StateServer,
+    /// Another process accepts connections when this is true.
+    is_handed_over: watch::Sender<bool>,
     server: JoinHandle<()>,
 }
 
@@ -92,14 +94,31 @@ impl TestNode {
         Self::serve(&text, listener)
     }
 
+    /// Starts a process that accepts the connections of this one from now on. Open ones go on here.
+    pub(crate) async fn hand_over(&self) -> Self {
+        self.is_handed_over.send_replace(true);
+        self.is_handed_over.closed().await;
+        let listener = TcpListener::bind(self.addr).await.unwrap();
+        Self::serve(self.name.as_str(), listener)
+    }
+
+    /// Says that another process accepts connections.
+    pub(crate) fn announce_successor(&self) {
+        let replaced = Arc::new(self.state.borrow().with_replaced());
+        self.state.send_replace(replaced);
+    }
+
     fn serve(text: &str, listener: TcpListener) -> Self {
         let (state, states) = watch::channel(Arc::new(new_state(text)));
         let is_mute = Arc::new(AtomicBool::new(false));
         let addr = listener.local_addr().unwrap();
         let service = StateServer::new(states);
-        let server = tokio::spawn(accept_all(listener, service.clone(), is_mute.clone()));
+        let (is_handed_over, accepting) = watch::channel(false);
+        let accepting = accept_all(listener, service.clone(), is_mute.clone(), accepting);
+        let server = tokio::spawn(accepting);
         Self {
             service,
+            is_handed_over,
             name: name(text),
             addr,
             state,
@@ -148,13 +167,24 @@ pub(crate) fn load(ready: u32, requests: u32) -> Option<FunctionLoad> {
     Some(FunctionLoad { ready, requests })
 }
 
-async fn accept_all(listener: TcpListener, server: StateServer, is_mute: Arc<AtomicBool>) {
+async fn accept_all(
+    listener: TcpListener,
+    server: StateServer,
+    is_mute: Arc<AtomicBool>,
+    mut is_handed_over: watch::Receiver<bool>,
+) {
     // Ends with this task, as connections end with their process.
     let mut connections = JoinSet::new();
     loop {
-        let (stream, _) = listener.accept().await.unwrap();
+        let stream = tokio::select! {
+            accepted = listener.accept() => accepted.unwrap().0,
+            Ok(_) = is_handed_over.wait_for(|is_so| *is_so) => break,
+        };
         connections.spawn(serve_connection(stream, server.clone(), is_mute.clone()));
     }
+    drop(listener);
+    drop(is_handed_over); // tells the other process that the port is free
+    std::future::pending::<()>().await;
 }
 
 async fn serve_connection(stream: TcpStream, server: StateServer, is_mute: Arc<AtomicBool>) {

@@ -4,6 +4,7 @@
 mod drain;
 mod faults;
 mod fixture;
+mod handover;
 mod node_list;
 mod query;
 mod server;

@@ -8,7 +8,7 @@ use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use nearpath_internode::peer_view::PeerView;
 use nearpath_internode::protocol::{LineBuffer, PING_PATH, PingResponse, STATE_PATH, StateFrame};
-use nearpath_internode::{LocalState, MAX_SUBSCRIBERS, StateServer};
+use nearpath_internode::{LocalState, MAX_PEER_SUBSCRIBERS, MAX_SUBSCRIBERS, StateServer};
 use nearpath_testkit::within;
 use nearpath_types::NodeName;
 use nearpath_wire::Body;
@@ -61,10 +61,10 @@ async fn other_paths_and_methods_are_refused() {
 }
 
 #[tokio::test]
-async fn a_third_subscription_ends_the_oldest_of_the_node() {
+async fn one_subscription_too_many_ends_the_oldest_of_the_node() {
     let (_state, server) = new_server();
     let mut bodies = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..=MAX_PEER_SUBSCRIBERS {
         let response = request(&server, &name("a"), STATE_PATH).await;
         let mut body = response.into_body();
         let hello = next_bytes(&mut body).await.unwrap();

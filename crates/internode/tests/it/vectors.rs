@@ -21,10 +21,14 @@ fn function(id: &str, ready: u32, requests: u32) -> (FunctionId, FunctionLoad) {
 }
 
 fn hello() -> StateFrame {
+    hello_of(INCARNATION)
+}
+
+fn hello_of(incarnation: NodeIncarnation) -> StateFrame {
     StateFrame::Hello(NodeHello {
         protocol: PROTOCOL,
         node: name("b"),
-        incarnation: INCARNATION,
+        incarnation,
         version: "0.1.0".to_owned(),
         started: 1_764_430_000,
     })
@@ -58,8 +62,18 @@ fn stream_frames() -> Vec<StateFrame> {
     ]
 }
 
+/// A stream of a process that is replaced, and that of its successor.
+fn handover_frames() -> [Vec<StateFrame>; 2] {
+    let echo = |ready| part(&[function("echo.openfaas-fn", ready, 0)], true);
+    let successor = NodeIncarnation(0xfedc_ba98_7654_3210);
+    [
+        vec![hello(), echo(1), StateFrame::Replaced],
+        vec![hello_of(successor), echo(2)],
+    ]
+}
+
 /// Streams that a reader must refuse, each at its last line.
-fn refused_streams() -> [(&'static str, Vec<StateFrame>); 5] {
+fn refused_streams() -> [(&'static str, Vec<StateFrame>); 6] {
     [
         ("no hello", vec![StateFrame::Heartbeat]),
         ("second hello", vec![hello(), hello()]),
@@ -71,6 +85,10 @@ fn refused_streams() -> [(&'static str, Vec<StateFrame>); 5] {
         (
             "whole after the whole",
             vec![hello(), part(&[], true), part(&[], true)],
+        ),
+        (
+            "replaced before the whole",
+            vec![hello(), StateFrame::Replaced],
         ),
     ]
 }
@@ -110,8 +128,9 @@ fn vectors() -> Value {
         is_draining: true,
     };
     json!({
-        "about": "Examples for contract/node.md. `stream` is a state stream without its line feeds. Each of `refused` is refused at its last line. `ignored` lines are valid and change nothing; `invalid` ones are no frames. `report` is the path of a ping, `ping` its response.",
+        "about": "Examples for contract/node.md. `stream` is a state stream without its line feeds. `handover` is a stream that ends with its process's replacement, and the stream that follows; functions stay meanwhile. Each of `refused` is refused at its last line. `ignored` lines are valid and change nothing; `invalid` ones are no frames. `report` is the path of a ping, `ping` its response.",
         "stream": texts(&stream_frames()),
+        "handover": handover_frames().map(|frames| texts(&frames)),
         "refused": refused.collect::<Vec<_>>(),
         "ignored": IGNORED,
         "invalid": INVALID,
@@ -148,6 +167,14 @@ fn the_vectors_match_the_code() {
         .map(|(id, _)| id.to_string())
         .collect();
     assert_eq!((ids, view.is_draining()), (vec!["y.dev".to_owned()], false));
+    let [ended, followed] = [0, 1].map(|at| lines_of(&written["handover"][at]));
+    let mut view = apply_lines(&ended).unwrap();
+    view.begin_subscription();
+    for line in followed {
+        assert_eq!(view.functions().len(), 1, "before {line}");
+        view.apply(StateFrame::parse(line.as_bytes()).unwrap())
+            .unwrap();
+    }
     for refused in written["refused"].as_array().unwrap() {
         let lines = lines_of(&refused["lines"]);
         let (_, before) = lines.split_last().unwrap();

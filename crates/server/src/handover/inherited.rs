@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::net::getsockname;
 use serde::{Deserialize, Serialize};
 
-use super::http3_port::{Http3Port, Http3PortState};
+use super::udp_port::{UdpPort, UdpPortState};
 use super::{duplicate, message};
 
 /// Version of the messages; every change of their meaning needs another number.
@@ -26,18 +26,27 @@ pub(crate) enum SocketName {
     Mqtt,
     /// `--coap-listen`.
     Coap,
+    /// `--node-listen`.
+    Node,
 }
+
+/// A UDP port as the old process sent it.
+type ReceivedPort = (UdpPortState, Vec<OwnedFd>);
 
 /// Sockets inherited from an old process, or kept for a successor.
 #[derive(Debug, Default)]
 pub(crate) struct InheritedSockets {
     sockets: Vec<(SocketName, Vec<OwnedFd>)>,
     /// The port of HTTP/3, kept for a successor.
-    pub(crate) http3_port: Option<Http3Port>,
-    /// HTTP/3 is served, but the kernel does not steer its packets.
+    pub(crate) http3_port: Option<UdpPort>,
+    /// The UDP port for other nodes, kept for a successor.
+    pub(crate) node_port: Option<UdpPort>,
+    /// QUIC is served, but the kernel does not steer its packets.
     pub(crate) unsteered: bool,
     /// The old process's port of HTTP/3 until a certificate is loaded to serve it with.
-    received_port: Option<(Http3PortState, Vec<OwnedFd>)>,
+    received_http3: Option<ReceivedPort>,
+    /// The old process's UDP port for other nodes, likewise.
+    received_node: Option<ReceivedPort>,
 }
 
 /// The message that precedes the descriptors; its field names are part of the protocol.
@@ -45,8 +54,11 @@ pub(crate) struct InheritedSockets {
 struct SocketOffer {
     version: u32,
     sockets: Vec<(SocketName, usize)>,
-    port: Option<Http3PortState>,
+    port: Option<UdpPortState>,
     unsteered: bool,
+    /// Absent from older releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    node_port: Option<UdpPortState>,
 }
 
 impl InheritedSockets {
@@ -119,11 +131,18 @@ impl InheritedSockets {
     }
 
     /// Takes the old process's port of HTTP/3 if it is on this address.
-    pub(crate) fn take_http3_port(
-        &mut self,
-        addr: SocketAddr,
-    ) -> Option<(Http3PortState, Vec<OwnedFd>)> {
-        self.received_port.take_if(|(state, _)| state.addr == addr)
+    pub(crate) fn take_http3_port(&mut self, addr: SocketAddr) -> Option<ReceivedPort> {
+        self.received_http3.take_if(|(state, _)| state.addr == addr)
+    }
+
+    /// Takes the old process's UDP port for other nodes if it is on this address.
+    pub(crate) fn take_node_port(&mut self, addr: SocketAddr) -> Option<ReceivedPort> {
+        self.received_node.take_if(|(state, _)| state.addr == addr)
+    }
+
+    /// The UDP ports that are kept for a successor.
+    pub(crate) fn udp_ports(&mut self) -> impl Iterator<Item = &mut UdpPort> {
+        self.http3_port.iter_mut().chain(&mut self.node_port)
     }
 
     /// Sends all sockets to a successor.
@@ -133,16 +152,18 @@ impl InheritedSockets {
             .iter()
             .map(|(name, all)| (*name, all.len()))
             .collect();
-        let port = self.http3_port.as_ref().map(Http3Port::state).transpose()?;
-        let (port, port_fds) = port.unzip();
+        let state_of = |port: &Option<UdpPort>| port.as_ref().map(UdpPort::state).transpose();
+        let (port, http3_fds) = state_of(&self.http3_port)?.unzip();
+        let (node_port, node_fds) = state_of(&self.node_port)?.unzip();
         let offer = SocketOffer {
             version: PROTOCOL_VERSION,
             sockets,
             port,
             unsteered: self.unsteered,
+            node_port,
         };
         // Owned until the message is sent: `as_fd` below only borrows them.
-        let port_fds = port_fds.unwrap_or_default();
+        let port_fds: Vec<_> = http3_fds.into_iter().chain(node_fds).flatten().collect();
         let all = self
             .sockets
             .iter()
@@ -168,13 +189,19 @@ impl InheritedSockets {
             .into_iter()
             .map(|(name, count)| (name, fds.by_ref().take(count).collect()))
             .collect();
-        // Descriptors of the HTTP/3 port come after all others.
-        let received_port = offer.port.map(|state| (state, fds.collect()));
+        // Descriptors of the UDP ports come after all others.
+        let mut receive_port = |state: UdpPortState| {
+            let fds = fds.by_ref().take(state.descriptor_count()).collect();
+            (state, fds)
+        };
+        let received_http3 = offer.port.map(&mut receive_port);
+        let received_node = offer.node_port.map(&mut receive_port);
         Ok(Self {
             sockets,
-            http3_port: None,
             unsteered: offer.unsteered,
-            received_port,
+            received_http3,
+            received_node,
+            ..Self::default()
         })
     }
 }

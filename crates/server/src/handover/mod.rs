@@ -4,7 +4,7 @@
 //! ```text
 //! new process                        old process, on the socket `successor` in its data directory
 //!   Offer     ──────────────────►
-//!             ◄──────────────────   its listening sockets, and the steering of HTTP/3 packets         InheritedSockets
+//!             ◄──────────────────   its listening sockets, and the steering of QUIC packets           InheritedSockets
 //!   Release   ──────────────────►   accepts no more changes, closes the store; calls continue
 //!             ◄──────────────────   released
 //!   opens the store, starts instances, begins to serve, steers new connections to itself
@@ -12,13 +12,13 @@
 //! ```
 //!
 //! Until `Go`, a death of the new process loses nothing: the old one goes on serving. TCP
-//! connections stay with the process that accepted them. HTTP/3 connections have no socket of their
-//! own; [`Http3Port`] keeps them apart.
+//! connections stay with the process that accepted them. QUIC connections have no socket of their
+//! own; [`UdpPort`] keeps them apart.
 
-mod http3_port;
 mod inherited;
 mod message;
 mod successor;
+mod udp_port;
 mod wait_ready;
 
 use std::io;
@@ -33,9 +33,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use rustix::process::{PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use http3_port::Http3Port;
 pub(crate) use inherited::{InheritedSockets, SocketName};
 pub(crate) use successor::SuccessorListener;
+pub(crate) use udp_port::{UdpPort, UdpProtocol};
 pub(crate) use wait_ready::wait_ready;
 
 /// Longest wait for the other process's next message.

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::{
-    HandoverRequest, Http3Port, InheritedSockets, message, new_socket, set_timeouts, socket_path,
+    HandoverRequest, InheritedSockets, UdpPort, message, new_socket, set_timeouts, socket_path,
 };
 
 /// Accepts successors on a thread of its own until one has taken over.
@@ -60,12 +60,13 @@ impl SuccessorListener {
         (this, replaced)
     }
 
-    /// Closes the kept sockets. The returned HTTP/3 port must live until its last connection has
-    /// ended.
-    pub(crate) fn close(&self) -> Option<Http3Port> {
-        let mut port = self.sockets().take()?.http3_port?;
-        port.stop_resets();
-        Some(port)
+    /// Closes the kept sockets. The returned UDP ports must live until their last connection has ended.
+    pub(crate) fn close(&self) -> Vec<UdpPort> {
+        let sockets = self.sockets().take().unwrap_or_default();
+        let ports = [sockets.http3_port, sockets.node_port];
+        let mut ports: Vec<_> = ports.into_iter().flatten().collect();
+        ports.iter_mut().for_each(UdpPort::stop_resets);
+        ports
     }
 
     /// Returns when a successor has taken over.
@@ -86,16 +87,12 @@ impl SuccessorListener {
         let taken_over = self.answer_requests(successor);
         if let Err(error) = &taken_over {
             tracing::warn!(%error, "handover: the new process failed to take over, serving continues");
-            if let Some(port) = self
-                .sockets()
-                .as_mut()
-                .and_then(|sockets| sockets.http3_port.as_mut())
-            {
+            for port in self.sockets().iter_mut().flat_map(|all| all.udp_ports()) {
                 // The failed successor may have steered packets to itself already.
                 let steered = port.steer_to_self();
                 port.reset_orphans();
                 if let Err(error) = steered {
-                    tracing::error!(%error, "HTTP/3: new connections cannot be routed to a process");
+                    tracing::error!(%error, "QUIC: new connections cannot be routed to a process");
                 }
             }
         }
@@ -122,10 +119,8 @@ impl SuccessorListener {
         let sockets = sockets
             .as_mut()
             .ok_or_else(|| io::Error::other("this process is shutting down"))?;
-        if let Some(port) = &mut sockets.http3_port {
-            // A successor may reuse the sockets of ended processes, and only one may read them.
-            port.stop_resets();
-        }
+        // A successor may reuse the sockets of ended processes, and only one may read them.
+        sockets.udp_ports().for_each(UdpPort::stop_resets);
         sockets.send(successor)
     }
 

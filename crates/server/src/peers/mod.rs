@@ -11,6 +11,7 @@ mod routes;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nearpath_daemon::drain::{DrainCause, DrainTrigger};
 use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_gateway::Gateway;
 use nearpath_internode::{
@@ -32,6 +33,13 @@ pub(crate) use routes::{RouteForwarder, RoutePeers};
 /// counts as up.
 const DRAIN_CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Maximum wait for other nodes to call the process that has replaced this one. They need some round trips,
+/// and are served meanwhile. Those of older releases do not follow.
+const FOLLOW_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Time for calls that other nodes sent to this process before their routes led to its successor.
+const ARRIVAL_GRACE: Duration = Duration::from_millis(250);
+
 /// Minimum time between two log lines about refused nodes.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -47,11 +55,17 @@ pub(crate) struct PeerService {
     /// drains.
     nodes: watch::Sender<Arc<NodeAddresses>>,
     server: StateServer,
+    /// Stops this process from accepting connections of other nodes; `None` once it has.
+    handover: Option<DrainTrigger>,
 }
 
 impl PeerService {
-    /// Creates the service of a node without connections.
-    pub(crate) fn new(own: NodeName, tls: watch::Receiver<Arc<NodeTls>>) -> Self {
+    /// Creates the service of a node without connections. `handover` stops its port from accepting them.
+    pub(crate) fn new(
+        own: NodeName,
+        tls: watch::Receiver<Arc<NodeTls>>,
+        handover: DrainTrigger,
+    ) -> Self {
         let facts = NodeFacts {
             name: own.clone(),
             incarnation: random_incarnation(),
@@ -67,6 +81,7 @@ impl PeerService {
             states: watch::Sender::default(),
             applied: watch::Sender::default(),
             nodes: watch::Sender::default(),
+            handover: Some(handover),
         }
     }
 
@@ -132,14 +147,36 @@ impl PeerService {
         self.state
             .send_modify(|state| *state = Arc::new(state.with_draining(true)));
         if let Err(nodes) = self.server.wait_drain_applied(DRAIN_CONFIRM_TIMEOUT).await {
-            let nodes: Vec<_> = nodes.iter().map(NodeName::as_str).collect();
             tracing::warn!(
-                nodes = nodes.join(", "),
+                nodes = join_names(&nodes),
                 limit = ?DRAIN_CONFIRM_TIMEOUT,
                 "draining: these nodes did not confirm that they send no more calls; they may see refused calls"
             );
         }
     }
+
+    /// Leaves the port to another process of this node, and waits until the calls of other nodes go there.
+    pub(crate) async fn hand_over(&mut self) {
+        if let Some(handover) = self.handover.take() {
+            handover.drain_because(DrainCause::Replaced).await;
+        }
+        self.server.begin_handover();
+        self.state
+            .send_modify(|state| *state = Arc::new(state.with_replaced()));
+        if let Err(nodes) = self.server.wait_followed(FOLLOW_TIMEOUT).await {
+            tracing::info!(
+                nodes = join_names(&nodes),
+                "handover: these nodes are told that this process drains"
+            );
+            self.begin_drain().await;
+        }
+        tokio::time::sleep(ARRIVAL_GRACE).await;
+    }
+}
+
+fn join_names(nodes: &[NodeName]) -> String {
+    let nodes: Vec<_> = nodes.iter().map(NodeName::as_str).collect();
+    nodes.join(", ")
 }
 
 /// Logs refused connections and calls of other nodes, at most one line a second, so that a flood of them

@@ -1,16 +1,20 @@
 //! The port for other nodes: TCP for states, long bodies and upgrades, UDP for calls.
 
+use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 
+use nearpath_daemon::drain::DrainWatch;
 use nearpath_gateway::{GatewayListener, ListenerTls, ListenerZone, NodeQuicListener};
-use nearpath_kernel::reuseport;
+use nearpath_types::NodeName;
 use nearpath_wire::h3::CidRouting;
 use nearpath_wire::node_tls::{NodeTls, POLL_INTERVAL, watch_node_tls};
 use nearpath_wire::sockets;
 use tokio::sync::watch;
 
 use crate::error::StartError;
+use crate::handover::{InheritedSockets, SocketName, UdpPort, UdpProtocol};
+use crate::listeners::{check_steered, steer};
 use crate::settings::PeerSettings;
 
 /// Option of the address.
@@ -28,30 +32,28 @@ pub(crate) struct PeerPort {
 }
 
 impl PeerPort {
-    /// Opens the port, with one socket of each kind for each of `threads`. Must run inside a runtime.
+    /// Opens the port, with one socket of each kind for each of `threads`, or takes it over from an old
+    /// process; `for_successor` keeps duplicates. Must run inside a runtime.
     ///
     /// # Errors
     /// When the certificates cannot be used or are another node's, or the port is in use.
-    pub(crate) fn open(settings: &PeerSettings, threads: usize) -> Result<Self, StartError> {
+    pub(crate) fn open(
+        settings: &PeerSettings,
+        threads: usize,
+        inherited: &mut InheritedSockets,
+        for_successor: &mut InheritedSockets,
+    ) -> Result<Self, StartError> {
         let tls = watch_node_tls(&settings.certificates, POLL_INTERVAL)
             .map_err(StartError::component(CERTIFICATES_OPTION))?;
-        let own = tls.borrow().credentials().node().clone();
-        if own != settings.node {
-            let folder = settings.certificates.display();
-            let why = format!(
-                "{folder} has the certificate of node {own}, and this is node {}: \
-                 copy the folder that `nearpath ca issue {}` made",
-                settings.node, settings.node
-            );
-            return Err(StartError::component(CERTIFICATES_OPTION)(why));
-        }
-        let tcp = sockets::bind_tcp(settings.listen, threads)
-            .map_err(StartError::listen(LISTEN_OPTION, settings.listen))?;
-        let addr = tcp
-            .first()
-            .and_then(|socket| socket.local_addr().ok())
-            .unwrap_or(settings.listen);
-        let (udp, routing) = open_datagrams(addr, threads)?;
+        check_name(settings, tls.borrow().credentials().node())?;
+        let addr = settings.listen;
+        let open = || bind_unshared(addr, threads);
+        let tcp = inherited.take_or_open(SocketName::Node, addr, for_successor, open);
+        let tcp: Vec<TcpListener> = tcp.map_err(StartError::listen(LISTEN_OPTION, addr))?;
+        let bound = tcp.first().and_then(|socket| socket.local_addr().ok());
+        let addr = bound.unwrap_or(addr);
+        let protocol = UdpProtocol::Nodes(tls.clone());
+        let (udp, routing) = open_datagrams(addr, threads, protocol, inherited, for_successor)?;
         Ok(Self {
             tcp,
             udp,
@@ -60,8 +62,9 @@ impl PeerPort {
         })
     }
 
-    /// Returns the listener for the gateway.
-    pub(crate) fn into_listener(self) -> GatewayListener {
+    /// Returns the listener for the gateway. `handed_over` signals that another process accepts its
+    /// connections.
+    pub(crate) fn into_listener(self, handed_over: DrainWatch) -> GatewayListener {
         GatewayListener {
             zone: ListenerZone::Node,
             tls: Some(ListenerTls::Nodes(self.tls)),
@@ -71,27 +74,55 @@ impl PeerPort {
                 sockets: self.udp,
                 routing: self.routing,
             }),
+            handed_over: Some(handed_over),
         }
     }
 }
 
-/// Opens the UDP sockets, with packets steered to the thread of their connection.
+fn check_name(settings: &PeerSettings, own: &NodeName) -> Result<(), StartError> {
+    if *own == settings.node {
+        return Ok(());
+    }
+    let folder = settings.certificates.display();
+    let why = format!(
+        "{folder} has the certificate of node {own}, and this is node {}: \
+         copy the folder that `nearpath ca issue {}` made",
+        settings.node, settings.node
+    );
+    Err(StartError::component(CERTIFICATES_OPTION)(why))
+}
+
+/// Binds TCP sockets that no other process of this user shares. An old process of a release that does not
+/// hand the port over would lose connections to them.
+fn bind_unshared(addr: SocketAddr, threads: usize) -> io::Result<Vec<TcpListener>> {
+    // Without SO_REUSEPORT, which the sockets below have, the kernel refuses a port in use (socket(7)).
+    drop(TcpListener::bind(addr)?);
+    sockets::bind_tcp(addr, threads)
+}
+
+/// Opens the UDP sockets, or takes them over, with packets steered to the thread of their connection.
 fn open_datagrams(
     addr: SocketAddr,
     threads: usize,
+    protocol: UdpProtocol,
+    inherited: &mut InheritedSockets,
+    for_successor: &mut InheritedSockets,
 ) -> Result<(Vec<UdpSocket>, CidRouting), StartError> {
     let listen = || StartError::listen(LISTEN_OPTION, addr);
+    check_steered(inherited)?;
+    if let Some(received) = inherited.take_node_port(addr) {
+        let inherited = UdpPort::inherit(protocol, threads, received);
+        let (port, udp) = inherited.map_err(listen())?;
+        let routing = port.routing();
+        for_successor.node_port = Some(port);
+        return Ok((udp, routing));
+    }
     let mut udp = sockets::bind_udp(addr, threads).map_err(listen())?;
     let routing = CidRouting::new(threads).ok_or_else(|| {
         StartError::component(LISTEN_OPTION)("the system's random number generator failed")
     })?;
-    let steered = match udp.first() {
-        Some(first) => reuseport::attach_steering_program(first, &routing.bpf_program()),
-        None => Ok(()),
-    };
-    if let Err(error) = steered {
-        tracing::warn!(%error, "nodes: the kernel cannot steer packets to threads; one thread serves QUIC, the others use TLS");
-        udp.truncate(1);
-    }
+    let port = UdpPort::new(protocol, routing, &udp).map_err(listen())?;
+    let routing = port.routing();
+    for_successor.node_port = steer(port, &mut udp, for_successor);
     Ok((udp, routing))
 }

@@ -71,6 +71,8 @@ pub struct CidRouting {
     parts: [ProcessPart; MAX_PARTS],
     /// Part of this process, which is the newest.
     own_part: usize,
+    /// First packets with an id of [`CID_BYTES`] are answers to connections of this port.
+    is_dialed_from: bool,
 }
 
 impl CidRouting {
@@ -104,6 +106,20 @@ impl CidRouting {
             inverse,
             parts,
             own_part,
+            is_dialed_from: false,
+        }
+    }
+
+    /// Returns the routing of a port from which processes also dial. Answers to them go to the process
+    /// that dials, also while another one is the newest.
+    ///
+    /// All peers must be parts of nearpath: they choose longer ids for their own first packets
+    /// (quinn: 20 octets), and others choose eight (RFC 9000 section 7.2).
+    #[must_use]
+    pub fn dialed_from(self) -> Self {
+        Self {
+            is_dialed_from: true,
+            ..self
         }
     }
 

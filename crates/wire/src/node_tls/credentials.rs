@@ -90,6 +90,11 @@ impl NodeCredentials {
         &self.roots
     }
 
+    /// Private key of the certificate, DER.
+    pub(super) fn private_key(&self) -> &[u8] {
+        &self.credentials.key
+    }
+
     /// Trust in other nodes, for servers and dialers.
     pub fn trust(&self) -> &Trust {
         &self.trust

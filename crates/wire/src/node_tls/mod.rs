@@ -7,6 +7,7 @@
 
 mod checks;
 mod credentials;
+mod endpoint;
 mod error;
 mod expiry;
 mod files;

@@ -85,6 +85,7 @@ impl TestNode {
         Arc::new(PeerNode {
             name: self.name.parse().unwrap(),
             addr: self.gateway.node_port.unwrap(),
+            incarnation: 0,
         })
     }
 

@@ -3,10 +3,11 @@
 //! ```text
 //! short header, or long one of type Handshake:  product → part → its block
 //! any other long header (the client's own id):  product ────────► the newest part's block
+//!   with an id of 8 octets, on a port from which processes dial: as the first line
 //! a part's block:                               first + (product's lower bits) mod threads
 //! ```
 
-use super::{CidRouting, ProcessPart, THREAD_BITS};
+use super::{CID_BYTES, CidRouting, ProcessPart, THREAD_BITS};
 
 /// One instruction of a classic BPF program: code, jump if true, jump if false, operand (`struct
 /// sock_filter`, Linux `Documentation/networking/filter.rst`).
@@ -30,16 +31,31 @@ pub(super) fn build_program(steering: &CidRouting) -> Vec<BpfInstruction> {
     let n = others.len();
     let mut program = vec![
         (LOAD_BYTE, 0, 0, 0),
-        (ANY_BIT, 0, 6, 0x80), // else a short header, directly followed by the id
+        // Else a short header, whose load is behind those of a long one.
+        (
+            ANY_BIT,
+            0,
+            if steering.is_dialed_from { 8 } else { 6 },
+            0x80,
+        ),
         (AND, 0, 0, 0x30),
-        (EQUAL, 2, 0, 0x20), // a long header of type Handshake; else one with the client's own id
+    ];
+    match steering.is_dialed_from {
+        true => program.extend([
+            (EQUAL, 4, 0, 0x20),             // a long header of type Handshake
+            (LOAD_BYTE, 0, 0, 5),            // length of the id
+            (EQUAL, 2, 0, CID_BYTES as u32), // an answer; else one with the client's own id
+        ]),
+        false => program.push((EQUAL, 2, 0, 0x20)),
+    }
+    program.extend([
         (LOAD_WORD, 0, 0, 6), // skips flags, version and length
         // Jumps over the product, the comparisons and all other parts' blocks.
         (JUMP, 0, 0, (8 + n + n * BLOCK_INSTRUCTIONS) as u32),
         (LOAD_WORD, 0, 0, 6),
         (JUMP, 0, 0, 1),
         (LOAD_WORD, 0, 0, 1),
-    ];
+    ]);
     program.extend(product);
     // X keeps the product for the block; A now holds the part.
     program.push((SHIFT_RIGHT, 0, 0, THREAD_BITS));

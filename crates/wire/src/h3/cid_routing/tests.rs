@@ -51,7 +51,7 @@ fn short_header_packet(flags: u8, id: &[u8]) -> Vec<u8> {
 
 fn long_header_packet(flags: u8, kind: u8, id: &[u8]) -> Vec<u8> {
     [
-        &[flags & 0x4f | 0x80 | kind << 4, 0, 0, 0, 1, 8][..],
+        &[flags & 0x4f | 0x80 | kind << 4, 0, 0, 0, 1, id.len() as u8][..],
         id,
         &[7; 16],
     ]
@@ -86,10 +86,28 @@ proptest! {
     }
 
     #[test]
+    fn answers_go_to_the_process_that_dials_and_first_packets_of_peers_to_the_newest(
+        secret: u32, line in prop::collection::vec(1_usize..70, 1..=MAX_PARTS), one: usize, thread: usize,
+        random: [u8; CID_BYTES], theirs: [u8; 20], kind in 0_u8..3, flags: u8,
+    ) {
+        let line = successive_routings(secret, &line);
+        let (one, newest) = (line[one % line.len()], line.last().unwrap().dialed_from());
+        let thread = thread % one.thread_count();
+        let id = one.make_cid(thread, random);
+        let socket = one.parts[one.own_part].socket_numbers().start + thread;
+        let program = newest.bpf_program();
+        prop_assert_eq!(run_program(&program, &long_header_packet(flags, kind, &id)), socket as u32);
+        prop_assert_eq!(run_program(&program, &short_header_packet(flags, &id)), socket as u32);
+        let first = long_header_packet(flags, kind % 2, &theirs);
+        prop_assert!(newest.parts[newest.own_part].socket_numbers().contains(&(run_program(&program, &first) as usize)));
+    }
+
+    #[test]
     fn any_packet_goes_to_a_socket_that_is_there(
-        secret: u32, line in prop::collection::vec(1_usize..70, 1..=MAX_PARTS), packet: Vec<u8>,
+        secret: u32, line in prop::collection::vec(1_usize..70, 1..=MAX_PARTS), packet: Vec<u8>, is_dialed_from: bool,
     ) {
         let newest = *successive_routings(secret, &line).last().unwrap();
+        let newest = CidRouting { is_dialed_from, ..newest };
         prop_assert!((run_program(&newest.bpf_program(), &packet) as usize) < newest.socket_count());
     }
 
