@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use nearpath_types::egress::{EgressHost, EgressSpec, EgressTls, WriteMode};
+use nearpath_types::egress::{EgressHost, EgressSpec, EgressTls, WriteMode, limit_group};
 
 /// A destination that a function declared.
 #[derive(Debug, Clone)]
@@ -17,6 +17,8 @@ pub struct EgressDestination {
     pub key: PoolKey,
     /// Contents of the secrets that the declaration names.
     pub secrets: BTreeMap<String, Vec<u8>>,
+    /// The declared wildcard that this name is below.
+    pub wildcard: Option<EgressHost>,
 }
 
 /// Suffix of the identity of keys whose sockets are of the family `AF_INET6`.
@@ -53,7 +55,18 @@ impl EgressDestination {
             visible_ip: address.into(),
             key,
             secrets: self.secrets.clone(),
+            wildcard: Some(self.egress.host.clone()),
         }
+    }
+
+    /// Returns the limit group of the declaration, by which nodes share a limit. Names below a wildcard
+    /// have limits of their own, and the nodes of their wildcard.
+    pub fn declared_group(&self) -> String {
+        let host = self.wildcard.as_ref().unwrap_or(&self.egress.host);
+        limit_group(
+            self.key.namespace(),
+            &format!("{host}:{}", self.egress.port),
+        )
     }
 
     /// Returns true if its sockets may replace a function's own: no adapter and no TLS in between,
@@ -130,7 +143,7 @@ impl PoolKey {
     /// Returns the name of the limit group: all connections of a namespace to one `HOST:PORT`.
     /// Tenants do not share limits.
     pub fn limit_group(&self) -> String {
-        format!("{} {}", self.namespace(), self.host_port)
+        limit_group(self.namespace(), &self.host_port)
     }
 
     /// Returns true if connections of both keys count towards the same limit.

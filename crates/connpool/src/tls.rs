@@ -175,6 +175,7 @@ mod tests {
             .parse()
             .unwrap();
         let to = EgressDestination {
+            wildcard: None,
             key: PoolKey {
                 owner: "f.ns".into(),
                 host_port: egress.host_port(),

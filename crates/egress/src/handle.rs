@@ -15,7 +15,7 @@ use std::time::Duration;
 use nearpath_kernel::egress_listener::EgressListener;
 use nearpath_kernel::probe::check_interception_support;
 use nearpath_kernel::sandbox::{DestinationRoute, InnerSocket};
-use nearpath_types::egress::{EgressHost, EgressSpec};
+use nearpath_types::egress::{EgressHost, EgressSpec, limit_group};
 use nearpath_types::pool_status::PoolStatus;
 use nearpath_types::{Eip, FunctionId, InstanceId};
 
@@ -86,6 +86,8 @@ struct HandleState {
     addresses: AddressTable,
     keys: KeyRegistry,
     port_users: BTreeMap<u16, u32>,
+    /// Nodes that share the limit of a declaration, by its limit group; absent: this one alone.
+    node_counts: BTreeMap<String, u32>,
 }
 
 impl EgressHandle {
@@ -111,6 +113,7 @@ impl EgressHandle {
             addresses: AddressTable::new(gateway),
             keys: KeyRegistry::default(),
             port_users: BTreeMap::new(),
+            node_counts: BTreeMap::new(),
         };
         Ok(Self(Arc::new(HandleShared {
             egress_listener,
@@ -166,6 +169,14 @@ impl EgressHandle {
         ))?;
         wait.recv().map_err(|_| thread_ended())?;
         Ok(instance_handle)
+    }
+
+    /// Sets the numbers of nodes that share the limits of declarations, by limit group
+    /// ([`nearpath_types::egress::limit_group`]). Connections in use stay open.
+    pub fn set_node_counts(&self, changes: BTreeMap<String, u32>) {
+        self.lock_state().node_counts.extend(changes.clone());
+        // A thread that has ended has no limits.
+        let _ = self.send_command(EgressCommand::SetNodeCounts(changes));
     }
 
     /// Closes idle connections and keeps none from now on: the node is shutting down. Connections
@@ -236,8 +247,14 @@ impl EgressHandle {
         if let Some(warning) = limit_warning(&state.keys, &key, egress) {
             instance_handle.warnings.push(warning);
         }
+        let group = limit_group(key.namespace(), &egress.host_port());
+        let nodes = state.node_counts.get(&group).copied().unwrap_or(1);
+        if let Some(warning) = share_warning(egress, nodes) {
+            instance_handle.warnings.push(warning);
+        }
         self.open_route(&mut state, instance_handle, egress, assigned, &key)?;
         Ok(Some(EgressDestination {
+            wildcard: None,
             egress: egress.clone(),
             visible_ip: assigned.visible_ip(),
             key,
@@ -437,6 +454,18 @@ fn limit_warning(keys: &KeyRegistry, key: &PoolKey, egress: &EgressSpec) -> Opti
                  function stops at its own `max`; declare the same value",
         key.host_port
     ))
+}
+
+/// Returns a warning if there are more nodes than connections: each may open one.
+fn share_warning(egress: &EgressSpec, nodes: u32) -> Option<String> {
+    let max = egress.max;
+    let (host_port, is_short) = (egress.host_port(), nodes > max);
+    is_short.then(|| {
+        format!(
+            "egress {host_port}: max={max} is less than the {nodes} nodes that share it: each opens one connection, \
+             {nodes} in all; declare max={nodes} or more, or run the functions on fewer nodes"
+        )
+    })
 }
 
 /// Returns the secrets that a destination names.

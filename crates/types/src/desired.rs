@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::function::FunctionSpec;
 use crate::function_map::FunctionMap;
+use crate::node::NodeName;
 
 /// Grows with each change of a function's spec. Instances of an older revision are replaced, not
 /// edited.
@@ -50,6 +51,8 @@ impl fmt::Debug for DesiredFunction {
 pub struct DesiredState {
     /// Entry per function.
     pub functions: FunctionMap<DesiredFunction>,
+    /// All nodes of the application; empty: this one has no others.
+    pub nodes: Arc<[NodeName]>,
 }
 
 impl FromIterator<DesiredFunction> for FunctionMap<DesiredFunction> {

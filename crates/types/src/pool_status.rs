@@ -26,8 +26,14 @@ pub struct PoolStatus {
     /// Login and TLS of the node; empty: the function brings its own.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub identity: String,
-    /// Open connections up to which it may open one more.
+    /// Open connections up to which it may open one more: the node's share, if several nodes share the limit.
     pub max: u32,
+    /// Declared limit over all nodes; none: this node has all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declared_max: Option<u32>,
+    /// Nodes that share the limit; none: this one alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing_nodes: Option<u32>,
     /// Connections of the whole namespace to the destination.
     pub open_in_group: u32,
     /// Of them, its own.

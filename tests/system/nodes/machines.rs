@@ -261,6 +261,18 @@ impl Machines {
         self.machines[at].earlier_logs += &ended.log();
     }
 
+    /// Runs a command of `nearpath` against a node, as its administrator, and returns the output.
+    pub(super) fn run_command(&self, at: usize, arguments: &[&str]) -> String {
+        let gateway = format!("http://{}", self.machines[at].gateway());
+        let password = self.data_dir(at).join("basic-auth-password");
+        let mut command = Command::new(program("nearpath"));
+        let command = command.args(arguments).args(["--gateway", &gateway]);
+        let output = command.arg("--password-file").arg(password).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     /// Returns the logs of all nodes.
     pub(super) fn logs(&self) -> String {
         let log = |machine: &Machine| {

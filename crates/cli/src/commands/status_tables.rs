@@ -175,6 +175,7 @@ pub(super) fn pool_table(all: &[PoolStatus]) -> TextTable {
         "RESETS",
         "BYTES",
         "AGE",
+        "SHARE",
         "AHEAD",
         "PINS",
     ];
@@ -196,7 +197,8 @@ pub(super) fn pool_table(all: &[PoolStatus]) -> TextTable {
             .iter()
             .map(|(why, count)| format!("{why} {count}"))
             .collect();
-        let rest = [bytes, age, count_ahead(one), pins.join(", ")];
+        let share = describe_share(one);
+        let rest = [bytes, age, share, count_ahead(one), pins.join(", ")];
         table.add_row(
             names
                 .into_iter()
@@ -206,6 +208,18 @@ pub(super) fn pool_table(all: &[PoolStatus]) -> TextTable {
         );
     }
     with_nodes(table, all.iter().map(|one| one.node.clone()).collect())
+}
+
+/// Describes the part of a limit that this node has, if others have the rest.
+fn describe_share(one: &PoolStatus) -> String {
+    let Some((max, nodes)) = one.declared_max.zip(one.sharing_nodes) else {
+        return "-".to_owned();
+    };
+    let share = format!("{} of {max}, {nodes} nodes", one.max);
+    match nodes > max {
+        true => format!("{share}: too many"),
+        false => share,
+    }
 }
 
 /// Counters of work done ahead of the function or the destination, without those that are 0.
@@ -244,6 +258,23 @@ pub(super) fn current_columns(one: &PoolStatus) -> [String; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_share_of_a_node_is_shown_with_the_whole_limit() {
+        let with = |max, declared_max, sharing_nodes| PoolStatus {
+            max,
+            declared_max,
+            sharing_nodes,
+            ..PoolStatus::default()
+        };
+        assert_eq!(describe_share(&with(9, None, None)), "-");
+        assert_eq!(
+            describe_share(&with(3, Some(10), Some(3))),
+            "3 of 10, 3 nodes"
+        );
+        let more_nodes = with(1, Some(2), Some(3));
+        assert_eq!(describe_share(&more_nodes), "1 of 2, 3 nodes: too many");
+    }
 
     #[test]
     fn tables_have_a_line_per_row() {

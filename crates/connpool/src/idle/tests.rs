@@ -78,6 +78,7 @@ impl IdlePoolFixture {
         };
         let secrets = BTreeMap::new();
         let destination = Rc::new(EgressDestination {
+            wildcard: None,
             egress,
             visible_ip: Ipv4Addr::LOCALHOST.into(),
             key,

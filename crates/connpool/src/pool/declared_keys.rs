@@ -29,14 +29,17 @@ pub(super) struct DeclaredKeys {
 struct KeyAccount {
     counters: Rc<DestinationCounters>,
     terms: (EgressProtocol, u32),
+    declared_group: String,
 }
 
-/// Report of a key: its id while it is declared, its counters, its protocol and its limit.
+/// Report of a key: its id while it is declared, its counters, its protocol and declared limit, and the
+/// limit group of its declaration.
 pub(super) type KeyReport<'a> = (
     &'a PoolKey,
     Option<KeyId>,
     &'a DestinationCounters,
     (EgressProtocol, u32),
+    &'a str,
 );
 
 #[derive(Debug)]
@@ -99,6 +102,12 @@ impl DeclaredKeys {
         self.destinations.get(&id).cloned()
     }
 
+    /// Returns all declared destinations with the ids of their keys.
+    pub(super) fn destinations(&self) -> Vec<(KeyId, Rc<EgressDestination>)> {
+        let all = self.destinations.iter();
+        all.map(|(id, to)| (*id, Rc::clone(to))).collect()
+    }
+
     /// Returns the id of a function for the round-robin, the same one while any holder lives.
     pub(super) fn requester_for(&mut self, function: &FunctionId) -> Rc<RequesterId> {
         if let Some(requester) = self.requesters.get(function).and_then(Weak::upgrade) {
@@ -123,9 +132,10 @@ impl DeclaredKeys {
 
     /// Reports all remembered keys, ordered by owner, destination and epoch.
     pub(super) fn key_reports(&self) -> impl Iterator<Item = KeyReport<'_>> {
-        self.accounts
-            .iter()
-            .map(|(key, account)| (key, self.key_id(key), &*account.counters, account.terms))
+        self.accounts.iter().map(|(key, account)| {
+            let (id, group) = (self.key_id(key), &*account.declared_group);
+            (key, id, &*account.counters, account.terms, group)
+        })
     }
 
     fn account_for(&mut self, to: &EgressDestination) -> &mut KeyAccount {
@@ -140,6 +150,7 @@ impl DeclaredKeys {
             .or_insert_with(|| KeyAccount {
                 counters: Rc::default(),
                 terms,
+                declared_group: to.declared_group(),
             })
     }
 }

@@ -5,7 +5,7 @@
 //! the state is borrowed.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -43,6 +43,8 @@ pub struct ConnectionPool {
     /// State that protocol adapters keep between clients.
     pub adapters: Rc<AdapterRegistry>,
     pub(super) declared_keys: RefCell<DeclaredKeys>,
+    /// Nodes that share the limit of a declaration, by its limit group; absent: this one alone.
+    pub(super) node_counts: RefCell<BTreeMap<String, u32>>,
     /// True if nothing is kept open ahead of use.
     pub(super) is_draining_idle: Cell<bool>,
     /// True if no socket is ever handed over.
@@ -131,7 +133,7 @@ impl ConnectionPool {
             let id = self.state.borrow_mut().declare_key(
                 now,
                 &to.key.limit_group(),
-                KeyTerms::from_egress(&to.egress),
+                KeyTerms::from_egress(&to.egress.for_one_of(self.node_count(to))),
             );
             self.declared_keys.borrow_mut().add_key(to, id);
             // A draining pool serves this key but keeps nothing warm for it.
@@ -144,6 +146,28 @@ impl ConnectionPool {
             self.state.borrow_mut().expect_clients(now, id, 1);
         }
         self.apply_and_reschedule();
+    }
+
+    /// Sets the numbers of nodes that share the limits of declarations, by limit group. Connections in use
+    /// stay open, also above a lower limit.
+    pub fn set_node_counts(self: &Rc<Self>, changes: &BTreeMap<String, u32>) {
+        let now = Instant::now();
+        self.node_counts.borrow_mut().extend(changes.clone());
+        self.node_counts.borrow_mut().retain(|_, count| *count > 1);
+        for (id, to) in self.declared_keys.borrow().destinations() {
+            if changes.contains_key(&to.declared_group()) {
+                let terms = KeyTerms::from_egress(&to.egress.for_one_of(self.node_count(&to)));
+                let mut state = self.state.borrow_mut();
+                state.set_limits(now, id, terms.max, terms.warm);
+            }
+        }
+        self.apply_and_reschedule();
+    }
+
+    /// Returns the number of nodes that share the limit of a destination.
+    pub(super) fn node_count(&self, to: &EgressDestination) -> u32 {
+        let counts = self.node_counts.borrow();
+        counts.get(&to.declared_group()).copied().unwrap_or(1)
     }
 
     /// Keeps the key declared until the result is dropped, for work that outlives its instance.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use nearpath_types::egress::node_share;
 use nearpath_types::pool_status::PoolStatus;
 
 use super::declared_keys::KeyReport;
@@ -29,9 +30,10 @@ impl ConnectionPool {
 
     fn key_status(
         &self,
-        (key, id, counters, (protocol, max)): KeyReport<'_>,
+        (key, id, counters, (protocol, declared_max), group): KeyReport<'_>,
         now: Instant,
     ) -> PoolStatus {
+        let nodes = self.node_counts.borrow().get(group).copied().unwrap_or(1);
         let state = self.state.borrow();
         let figures = id.and_then(|id| state.key_figures(id)).unwrap_or_default();
         let oldest = id
@@ -52,7 +54,9 @@ impl ConnectionPool {
             destination: key.host_port.clone(),
             protocol: protocol.to_string(),
             identity: key.base_identity().to_owned(),
-            max,
+            max: node_share(declared_max, nodes),
+            declared_max: (nodes > 1).then_some(declared_max),
+            sharing_nodes: (nodes > 1).then_some(nodes),
             open_in_group: figures.open_in_group,
             open: figures.open,
             // Used idle connections count as warm: a client gets them without a wait.

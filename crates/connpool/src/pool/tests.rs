@@ -94,6 +94,7 @@ fn parse_destination(text: &str, epoch: u64) -> Rc<EgressDestination> {
         epoch,
     };
     Rc::new(EgressDestination {
+        wildcard: None,
         egress,
         visible_ip: Ipv4Addr::LOCALHOST.into(),
         key,

@@ -105,6 +105,11 @@ impl KeyDemand {
             .min(self.max)
     }
 
+    /// Replaces the maximum. Earlier demand above it is cut when it is read.
+    pub(super) fn set_max(&mut self, max: u32) {
+        self.max = max;
+    }
+
     /// Stops keeping connections warm.
     pub(super) fn stop(&mut self) {
         self.max = 0;

@@ -292,6 +292,23 @@ impl PoolState {
         }
     }
 
+    /// Replaces the limits of a key. Above a lower limit, unused connections close now, and those in use
+    /// when they end.
+    pub fn set_limits(&mut self, now: Instant, key: KeyId, max: u32, warm: u32) {
+        let Some(key_state) = self.keys.get_mut(key.0) else {
+            return;
+        };
+        (key_state.terms.max, key_state.terms.warm) = (max, warm);
+        if key_state.lifecycle == KeyLifecycle::Current {
+            key_state.demand.set_max(warm);
+        }
+        let group_id = key_state.group;
+        self.shed_unused(now, key);
+        self.serve_waiters(now, group_id);
+        self.request_reclaim(group_id);
+        self.replenish_key(now, key);
+    }
+
     /// Closes the unused connections of a key whose settings have changed, and keeps none.
     /// Instances that still have the key get new connections.
     pub fn retire_key(&mut self, now: Instant, key: KeyId) {

@@ -44,6 +44,12 @@ enum SimulationStep {
         max: u32,
         warm: u32,
     },
+    /// Another number of nodes shares the limit.
+    SetLimits {
+        function: usize,
+        max: u32,
+        warm: u32,
+    },
     Forget(usize),
     PassTime(u64),
 }
@@ -63,6 +69,7 @@ fn simulation_step() -> impl Strategy<Value = SimulationStep> {
         1 => any.prop_map(SimulationStep::WarmDies),
         4 => any.prop_map(SimulationStep::Closed),
         1 => (function.clone(), 0u32..6).prop_map(|(function, clients)| SimulationStep::ExpectClients { function, clients }),
+        1 => (function.clone(), 1u32..6, 0u32..4).prop_map(|(function, max, warm)| SimulationStep::SetLimits { function, max, warm: warm.min(max) }),
         1 => (function, 1u32..6, 0u32..4).prop_map(|(function, max, warm)| SimulationStep::Redeploy { function, max, warm: warm.min(max) }),
         1 => any.prop_map(SimulationStep::Forget),
         3 => (0u64..8_000).prop_map(SimulationStep::PassTime),
@@ -185,6 +192,11 @@ impl Simulation {
                 self.state
                     .expect_clients(self.now, self.current_keys[function], clients)
             }
+            SimulationStep::SetLimits {
+                function,
+                max,
+                warm,
+            } => self.set_limits(function, max, warm),
             SimulationStep::Redeploy {
                 function,
                 max,

@@ -517,3 +517,65 @@ fn an_unused_connection_serves_another_client() {
     fixture.state.socket_unused(fixture.now, in_use);
     assert_eq!((fixture.carry_out(), fixture.warm_count(key)), (vec![], 1));
 }
+
+#[test]
+fn a_lower_limit_closes_unused_connections_and_none_in_use() {
+    let mut fixture = StateFixture::new();
+    let key = fixture.declare(10, 4);
+    let in_use = fixture.hand_out(key, 0, 4);
+    assert_eq!((in_use.len(), fixture.warm_count(key)), (4, 4));
+    fixture.state.set_limits(fixture.now, key, 5, 4);
+    let closed = fixture.drain_actions();
+    let is_unused = |action: &StateAction| match action {
+        StateAction::Close(socket) => !in_use.contains(socket),
+        _ => false,
+    };
+    assert!(
+        closed.len() == 3 && closed.iter().all(is_unused),
+        "{closed:?}"
+    );
+    let close = |fixture: &mut StateFixture, action: StateAction| match action {
+        StateAction::Close(socket) => fixture.state.socket_closed(fixture.now, socket),
+        other => panic!("{other:?}"),
+    };
+    closed
+        .into_iter()
+        .for_each(|action| close(&mut fixture, action));
+    assert_eq!(fixture.state.key_figures(key).unwrap().open, 5);
+    // Below those in use: a client waits until enough of them have ended.
+    fixture.state.set_limits(fixture.now, key, 2, 2);
+    let actions = fixture.drain_actions();
+    let (closes, reclaims): (Vec<_>, Vec<_>) = actions
+        .into_iter()
+        .partition(|action| matches!(action, StateAction::Close(_)));
+    assert_eq!(reclaims, [StateAction::Reclaim(key); 2], "of adapters");
+    closes
+        .into_iter()
+        .for_each(|action| close(&mut fixture, action));
+    let waiting = fixture.expect_wait(key, 0);
+    for socket in &in_use[..2] {
+        fixture.state.socket_closed(fixture.now, *socket);
+        let given = fixture.carry_out();
+        assert!(
+            !given
+                .iter()
+                .any(|action| matches!(action, StateAction::Give(..))),
+            "{given:?}"
+        );
+    }
+    fixture.state.socket_closed(fixture.now, in_use[2]);
+    let given = fixture.carry_out();
+    assert!(
+        matches!(given[..], [StateAction::Give(ticket, _)] if ticket == waiting),
+        "{given:?}"
+    );
+    // A higher limit serves waiting clients at once.
+    let waiting = fixture.expect_wait(key, 0);
+    fixture.drain_actions();
+    fixture.state.set_limits(fixture.now, key, 5, 2);
+    let given = fixture.carry_out();
+    assert!(
+        matches!(given[..], [StateAction::Give(ticket, _)] if ticket == waiting),
+        "{given:?}"
+    );
+}

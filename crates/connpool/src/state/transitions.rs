@@ -126,18 +126,41 @@ impl PoolState {
         else {
             return false;
         };
-        let key_state = self.key_state_mut(key);
-        let socket = match key_state.warm.pop_front() {
-            Some(socket) => socket,
-            // The newest connect has made the least progress.
-            None if key_state.unassigned_connects() > 0 => key_state
-                .connecting
-                .pop_last()
-                .expect("an unassigned connect is connecting"),
-            None => return false,
+        let socket = self.take_unused(key);
+        let closing = socket.map(|socket| self.close_socket(now, socket));
+        closing.is_some()
+    }
+
+    /// Closes unused connections of a key above its limits, and asks adapters for idle ones.
+    pub(super) fn shed_unused(&mut self, now: Instant, key: KeyId) {
+        let key_state = self.key_state(key);
+        let (max, max_warm) = (key_state.terms.max, key_state.terms.warm as usize);
+        let group_id = key_state.group;
+        let excess = |state: &Self| {
+            let group = state.limit_group(group_id);
+            (group.open_count - group.closing_count).saturating_sub(max)
         };
-        self.close_socket(now, socket);
-        true
+        while self.key_state(key).warm.len() > max_warm || excess(self) > 0 {
+            let Some(socket) = self.take_unused(key) else {
+                break;
+            };
+            self.close_socket(now, socket);
+        }
+        // Used connections that an adapter keeps idle: each request closes one, if there is one.
+        for _ in 0..excess(self) {
+            self.actions.push_back(StateAction::Reclaim(key));
+        }
+    }
+
+    /// Takes the unused connection of a key that is missed least: the oldest warm one, else the newest
+    /// connect, which has made the least progress.
+    fn take_unused(&mut self, key: KeyId) -> Option<SocketId> {
+        let key_state = self.key_state_mut(key);
+        let oldest = key_state.warm.pop_front();
+        oldest.or_else(|| match key_state.unassigned_connects() {
+            0 => None,
+            _ => key_state.connecting.pop_last(),
+        })
     }
 
     /// Opens connections ahead of use, as far as slots are free and no client waits.

@@ -125,8 +125,14 @@ impl ControllerModel {
             }
             ModelChange::PutNamespace(name, entry) => drop(self.namespaces.insert(name, entry)),
             ModelChange::DropNamespace(name) => drop(self.namespaces.remove(&name)),
-            ModelChange::PutNode(name, address) => drop(self.nodes.insert(name, address)),
-            ModelChange::DropNode(name) => drop(self.nodes.remove(&name)),
+            ModelChange::PutNode(name, address) => {
+                self.nodes.insert(name, address);
+                self.renew_nodes();
+            }
+            ModelChange::DropNode(name) => {
+                self.nodes.remove(&name);
+                self.renew_nodes();
+            }
             // The maximum: the counter never decreases, in whatever order changes are applied.
             ModelChange::Revision(revision) => self.revision = self.revision.max(revision),
         }
@@ -140,6 +146,10 @@ impl ControllerModel {
             }
             None => drop(self.desired.functions.remove(id)),
         }
+    }
+
+    fn renew_nodes(&mut self) {
+        self.desired.nodes = self.nodes.keys().cloned().collect();
     }
 
     fn renew_users(&mut self, secret: &SecretId) {

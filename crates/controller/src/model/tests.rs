@@ -305,6 +305,7 @@ pub(super) fn rebuilt_desired(model: &ControllerModel) -> DesiredState {
     let functions = model.functions.values();
     DesiredState {
         functions: functions.map(|one| model.desired_function(one)).collect(),
+        nodes: model.nodes.keys().cloned().collect(),
     }
 }
 

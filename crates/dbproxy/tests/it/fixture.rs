@@ -250,6 +250,7 @@ fn client_context(
         epoch: 1,
     };
     let destination = Rc::new(EgressDestination {
+        wildcard: None,
         egress,
         visible_ip: Ipv4Addr::new(10, 61, 0, 1).into(),
         key,

@@ -203,6 +203,7 @@ mod tests {
         };
         let egress: nearpath_types::EgressSpec = "*.example.invalid:443".parse().unwrap();
         let destination = EgressDestination {
+            wildcard: None,
             key: PoolKey {
                 owner: "f".into(),
                 host_port: egress.host_port(),

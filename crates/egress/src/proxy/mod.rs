@@ -16,7 +16,7 @@ mod prefetch;
 mod tests;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -74,6 +74,8 @@ pub(crate) enum EgressCommand {
     StopListening(u16),
     /// Confirm when all accepted writes are delivered.
     WaitDelivered(DoneSender),
+    /// The limits of these groups are shared by so many nodes.
+    SetNodeCounts(BTreeMap<String, u32>),
     /// Keep no idle connections from now on.
     DrainIdle,
     /// Report the status of all destinations.
@@ -266,6 +268,7 @@ impl EgressProxy {
                     });
                 }
                 EgressCommand::Stop => return,
+                EgressCommand::SetNodeCounts(counts) => self.pool.set_node_counts(&counts),
                 EgressCommand::DrainIdle => self.pool.drain_idle(),
                 // The node may have given up, which no command depends on.
                 EgressCommand::Report(to) => drop(to.send(self.pool.report(Instant::now()))),

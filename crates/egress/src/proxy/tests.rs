@@ -58,6 +58,7 @@ fn db_destination(port: u16) -> EgressDestination {
         epoch: 1,
     };
     EgressDestination {
+        wildcard: None,
         egress,
         visible_ip: NAME_ADDRESS.into(),
         key,

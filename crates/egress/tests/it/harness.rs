@@ -349,6 +349,7 @@ fn test_destination(server: &SocketAddr) -> EgressDestination {
         prefetch: Vec::new(),
     };
     EgressDestination {
+        wildcard: None,
         egress,
         visible_ip: address.into(),
         key,

@@ -30,8 +30,11 @@ impl NodeAgent {
             if policy.as_ref().map(Arc::as_ptr) != function.policy().map(ptr::from_ref) {
                 self.changed_policies.insert(change.id.clone());
             }
+            let wanted = function.policy().filter(|_| change.after.is_some());
+            self.egress_placements.set_function(change.id, wanted);
             self.changed.insert(change.id.clone());
         }
+        self.share_egress(&desired);
         self.applied = Some(desired);
         if is_first {
             let logs = &self.factory.context.logs;
@@ -39,6 +42,15 @@ impl NodeAgent {
         }
         // Before a start: an instance joins its chain then.
         self.apply_policies();
+    }
+
+    /// Gives the connection pool the numbers of nodes that share its limits, before instances start.
+    fn share_egress(&mut self, desired: &DesiredState) {
+        self.egress_placements.set_nodes(&desired.nodes);
+        let counts = self.egress_placements.take_changes();
+        if !counts.is_empty() {
+            self.factory.context.machine.set_egress_nodes(counts);
+        }
     }
 
     /// Forgets a removed function with its last instance: until then, its end is still reported. One

@@ -22,6 +22,7 @@ use std::time::Instant;
 
 use futures_util::future::BoxFuture;
 use nearpath_kernel::bpf::LoopbackRedirect;
+use nearpath_types::egress::EgressPlacements;
 use nearpath_types::instance_label::label_instance;
 use nearpath_types::policy::{LOOPBACK, LoopbackDelivery};
 use nearpath_types::status::UsageStatus;
@@ -78,6 +79,8 @@ pub(crate) struct NodeAgent {
     instances: InstanceTable,
     /// The last desired state that was applied; `None` before the first one.
     applied: Option<DesiredState>,
+    /// Nodes that reach each destination of functions.
+    egress_placements: EgressPlacements,
     /// Functions to plan and to publish.
     changed: BTreeSet<FunctionId>,
     /// Functions whose policy may differ from the one that chains and callers know.
@@ -116,6 +119,7 @@ impl NodeAgent {
             functions: BTreeMap::new(),
             instances: InstanceTable::default(),
             applied: None,
+            egress_placements: EgressPlacements::default(),
             changed: BTreeSet::new(),
             changed_policies: BTreeSet::new(),
             retries: RetryQueue::default(),

@@ -1,5 +1,6 @@
 //! The real machine: namespaces, cgroups and seccomp of [`nearpath_kernel`].
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -344,6 +345,12 @@ impl InstanceMachine for KernelMachine {
 
     fn close_idle_connections(&self) {
         self.pool.iter().for_each(EgressHandle::drain_idle);
+    }
+
+    fn set_egress_nodes(&self, counts: BTreeMap<String, u32>) {
+        self.pool
+            .iter()
+            .for_each(|pool| pool.set_node_counts(counts.clone()));
     }
 
     fn loopback_redirect(&self) -> io::Result<Arc<LoopbackRedirect>> {

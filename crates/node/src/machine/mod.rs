@@ -225,6 +225,9 @@ pub trait InstanceMachine: Send + Sync + 'static {
     /// down. Used ones stay, and new ones are still opened.
     fn close_idle_connections(&self) {}
 
+    /// Sets the numbers of nodes that share the limits of destinations, by limit group.
+    fn set_egress_nodes(&self, _counts: BTreeMap<String, u32>) {}
+
     /// Returns whether instances get a network of their own, hence an eIP.
     fn has_network(&self) -> bool;
 

@@ -517,6 +517,7 @@ fn annotated(
         .collect();
     DesiredState {
         functions: [echo].into_iter().collect(),
+        ..DesiredState::default()
     }
 }
 

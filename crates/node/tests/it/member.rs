@@ -30,6 +30,7 @@ fn desired_on(fixture: &NodeFixture, revision: u64, nodes: &str) -> DesiredState
     };
     DesiredState {
         functions: [placed].into_iter().collect(),
+        ..DesiredState::default()
     }
 }
 

@@ -119,6 +119,7 @@ async fn follow_and_rebuild(steps: &[Step]) -> (Shape, Shape) {
     let code = format!("file://{}", following.code().display());
     let mut state = DesiredState {
         functions: FunctionMap::default(),
+        ..DesiredState::default()
     };
     for (step, revision) in steps.iter().zip(1..) {
         apply_order(&mut state, revision, &code, step);

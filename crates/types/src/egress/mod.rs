@@ -5,6 +5,7 @@ mod defaults;
 mod display;
 mod fault;
 mod host;
+mod node_share;
 mod parse;
 pub mod protocol;
 mod settings;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use fault::{EgressFault, InvalidEgress};
 pub use host::EgressHost;
+pub use node_share::{EgressPlacements, limit_group, node_share};
 pub use parse::{EgressBuilder, MAX_DESTINATIONS, parse_list};
 pub use protocol::EgressProtocol;
 pub use settings::SETTING_NAMES;
@@ -34,7 +36,7 @@ pub struct EgressSpec {
     pub protocol: EgressProtocol,
     /// Time for which a database client keeps a connection.
     pub mode: PoolingMode,
-    /// Limit of open connections, for all replicas together.
+    /// Limit of open connections, for all replicas on all nodes together.
     pub max: u32,
     /// Limit of connections kept open before their first client; 0: none.
     pub warm: u32,

@@ -127,6 +127,13 @@ impl Simulation {
         }
     }
 
+    pub(super) fn set_limits(&mut self, function: usize, max: u32, warm: u32) {
+        let key = self.current_keys[function];
+        let known = self.keys.get_mut(&key).expect("it was declared");
+        (known.max, known.warm) = (max, warm);
+        self.state.set_limits(self.now, key, max, warm);
+    }
+
     pub(super) fn redeploy_function(&mut self, function: usize, max: u32, warm: u32) {
         let old = self.current_keys[function];
         self.current_keys[function] = self.declare(self.keys[&old].group, max, warm);

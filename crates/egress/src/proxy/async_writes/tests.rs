@@ -42,6 +42,7 @@ fn policy_and_permit(settings: &str) -> (EgressPolicy, ConnectionPermit) {
     };
     let address = Ipv4Addr::new(10, 61, 0, 2);
     let to = EgressDestination {
+        wildcard: None,
         egress,
         visible_ip: address.into(),
         key,

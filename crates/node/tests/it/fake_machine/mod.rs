@@ -302,6 +302,7 @@ impl NodeFixture {
         };
         DesiredState {
             functions: [one].into_iter().collect(),
+            ..DesiredState::default()
         }
     }
 
