@@ -337,6 +337,9 @@ fn check_paths(a: &TestServer) {
 }
 
 fn check_access_logs(application: &Application) {
+    // Requests for states are logged; pings come twice a second.
+    let log = fs::read_to_string(application.access_log("b")).unwrap();
+    assert!(!log.contains("/node/v1/ping"), "{log}");
     let (at_a, at_b) = (application.logged_calls("a"), application.logged_calls("b"));
     assert_eq!((at_a.len(), at_b.len()), (3, 3));
     assert!(

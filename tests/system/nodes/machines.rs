@@ -26,6 +26,8 @@ pub(super) const NODE_PORT: u16 = 8444;
 pub(super) struct Machines {
     pub(super) machines: Vec<Machine>,
     pub(super) executions: ExecutionLog,
+    /// Further options of all nodes.
+    pub(super) options: Vec<&'static str>,
     router: LabNode,
     folder: tempfile::TempDir,
     _lab: NetworkLab,
@@ -61,6 +63,7 @@ impl Machines {
         let all = Self {
             machines,
             executions,
+            options: Vec::new(),
             router,
             folder,
             _lab: lab,
@@ -169,6 +172,7 @@ impl Machines {
             .arg(self.folder.path().join("shared"))
             .args(["--listen", &any(GATEWAY_PORT).to_string()])
             .args(["--admin-listen", &any(ADMIN_PORT).to_string()])
+            .args(&self.options)
             .args(options);
         let addrs = (machine.gateway(), machine.addr(ADMIN_PORT));
         let start = |command: &mut Command| machine.namespace.spawn(command);

@@ -4,6 +4,7 @@
 
 mod bodies;
 mod certificates;
+mod devices;
 mod egress_shares;
 mod executions;
 mod functions;

@@ -77,3 +77,19 @@ async fn a_long_call_ends_on_a_node_that_drains() {
         machines.logs()
     );
 }
+
+/// The gateway says which part is missing, long before the time for a cold start is over.
+#[tokio::test]
+async fn a_call_of_a_function_without_a_connected_node_is_refused_with_the_reason() {
+    need_root!();
+    let mut machines = Machines::new(&["a", "b"]);
+    write_counted(&machines, &["b"]);
+    machines.start(0).await;
+    let known = "source: applied";
+    let logs = async || machines.logs().contains(known);
+    nearpath_testkit::eventually("the function is known", logs).await;
+    let answer = machines.get(0, "/function/task").await;
+    let body = String::from_utf8_lossy(answer.body()).into_owned();
+    assert_eq!(answer.status(), 503, "{body}");
+    assert!(body.contains("none of them was connected"), "{body}");
+}

@@ -20,7 +20,7 @@ use crate::function::{
     ActiveRoute, AdmissionGate, AdmissionPermit, GateEntry, GateRefusal, GateWaiter,
 };
 use crate::request::ListenerZone;
-use wait_limits::{WaitDecision, WaitLimits};
+use wait_limits::{MissingPart, WaitDecision, WaitLimits};
 
 /// Announces a request before it takes a place: its prefetches start now.
 pub(crate) fn announce_call(call: &GatewayCall) {
@@ -55,7 +55,7 @@ pub(crate) fn try_admit_waiting(
         WaitLimits::new(waiting_since, policy, deadline),
         Instant::now(),
     );
-    match limits.decide(now, false) {
+    match limits.decide(now, MissingPart::Place) {
         WaitDecision::WaitUntil(_) => Ok(None),
         WaitDecision::Refuse(reason) => Err(timeout_error(call, reason, &limits, now)),
     }
@@ -123,7 +123,13 @@ async fn wait_for_permit(
             return Err(error);
         }
         let cold = route.is_cold();
-        let until = match limits.decide(now, cold) {
+        let missing = match (cold, route.runs_here) {
+            (false, _) => MissingPart::Place,
+            (true, true) => MissingPart::Instance,
+            // A node that is connected would be among the endpoints, also while the function sleeps.
+            (true, false) => MissingPart::Node,
+        };
+        let until = match limits.decide(now, missing) {
             WaitDecision::WaitUntil(until) => until,
             WaitDecision::Refuse(reason) => return Err(timeout_error(call, reason, &limits, now)),
         };
@@ -234,6 +240,11 @@ fn explain_failure(failure: &StartFailure, call: &GatewayCall) -> String {
     )
 }
 
+/// Returns whether the function runs on other nodes alone, and none of them is connected.
+fn is_without_node(route: &ActiveRoute) -> bool {
+    route.is_cold() && !route.runs_here
+}
+
 fn removed_error(call: &GatewayCall) -> PlatformError {
     PlatformError::new(
         COMPONENT,
@@ -257,6 +268,10 @@ fn timeout_error(
         limits.waited_for(now).as_millis() as u64,
     ));
     let (description, setting) = match reason {
+        Reason::ColdTimeout if is_without_node(&call.function.route()) => (
+            format!("{name} runs on other nodes, and none of them was connected within {waited}"),
+            policy::NODES,
+        ),
         Reason::ColdTimeout => (
             format!("no instance of {name} became ready within {waited}"),
             policy::COLD_TIMEOUT,

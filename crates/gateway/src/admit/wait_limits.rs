@@ -6,12 +6,28 @@ use nearpath_types::{FunctionPolicy, Reason};
 
 use crate::function::WAKE_INTERVAL;
 
+/// Longest wait for a node that runs the function: longer than the restart of a node in order, and than a
+/// node that does not answer counts as up. Nothing that waits brings the node back.
+const NODE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a waiting request lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MissingPart {
+    /// A free place.
+    Place,
+    /// A ready instance.
+    Instance,
+    /// A connection to a node that may run the function.
+    Node,
+}
+
 /// Points in time that end the wait of one request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitLimits {
     started_at: Instant,
     queue_limit: Instant,
     cold_limit: Instant,
+    node_limit: Instant,
     deadline: Instant,
 }
 
@@ -31,6 +47,7 @@ impl WaitLimits {
             started_at: now,
             queue_limit: now + policy.queue_timeout,
             cold_limit: now + policy.cold_timeout,
+            node_limit: now + policy.cold_timeout.min(NODE_TIMEOUT),
             deadline,
         }
     }
@@ -45,13 +62,12 @@ impl WaitLimits {
         now >= self.deadline
     }
 
-    /// Decides the next step, at least each [`WAKE_INTERVAL`]. `is_cold` (no instance is ready)
-    /// selects the longer limit.
-    pub(super) fn decide(&self, now: Instant, is_cold: bool) -> WaitDecision {
-        let (limit, reason) = if is_cold {
-            (self.cold_limit, Reason::ColdTimeout)
-        } else {
-            (self.queue_limit, Reason::QueueTimeout)
+    /// Decides the next step, at least each [`WAKE_INTERVAL`]. Each missing part has its own limit.
+    pub(super) fn decide(&self, now: Instant, missing: MissingPart) -> WaitDecision {
+        let (limit, reason) = match missing {
+            MissingPart::Place => (self.queue_limit, Reason::QueueTimeout),
+            MissingPart::Instance => (self.cold_limit, Reason::ColdTimeout),
+            MissingPart::Node => (self.node_limit, Reason::ColdTimeout),
         };
         // A request that is over cannot be answered in time, even if its turn came.
         let limit = limit.min(self.deadline);
@@ -73,23 +89,31 @@ mod tests {
         // Queue 10 s, cold 30 s.
         let limits = WaitLimits::new(start, &FunctionPolicy::default(), seconds(60));
         assert_eq!(
-            limits.decide(start, false),
+            limits.decide(start, MissingPart::Place),
             WaitDecision::WaitUntil(seconds(1))
         );
         assert_eq!(
-            limits.decide(start, true),
+            limits.decide(start, MissingPart::Instance),
             WaitDecision::WaitUntil(seconds(1))
         );
         assert_eq!(
-            limits.decide(seconds(10), false),
+            limits.decide(seconds(10), MissingPart::Place),
             WaitDecision::Refuse(Reason::QueueTimeout)
         );
         assert_eq!(
-            limits.decide(seconds(10), true),
+            limits.decide(seconds(10), MissingPart::Instance),
             WaitDecision::WaitUntil(seconds(11))
         );
         assert_eq!(
-            limits.decide(seconds(30), true),
+            limits.decide(seconds(30), MissingPart::Instance),
+            WaitDecision::Refuse(Reason::ColdTimeout)
+        );
+        assert_eq!(
+            limits.decide(seconds(4), MissingPart::Node),
+            WaitDecision::WaitUntil(seconds(5))
+        );
+        assert_eq!(
+            limits.decide(seconds(5), MissingPart::Node),
             WaitDecision::Refuse(Reason::ColdTimeout)
         );
     }
@@ -100,11 +124,11 @@ mod tests {
         let deadline = start + Duration::from_millis(200);
         let limits = WaitLimits::new(start, &FunctionPolicy::default(), deadline);
         assert_eq!(
-            limits.decide(start, true),
+            limits.decide(start, MissingPart::Instance),
             WaitDecision::WaitUntil(deadline)
         );
         assert_eq!(
-            limits.decide(deadline, true),
+            limits.decide(deadline, MissingPart::Instance),
             WaitDecision::Refuse(Reason::ColdTimeout)
         );
         assert!(limits.is_deadline_passed(deadline) && !limits.is_deadline_passed(start));

@@ -32,6 +32,9 @@ use crate::route::{self, RouteDestination, UnroutableRequest};
 
 pub(crate) use refusal::{PlatformRefusal, refuse_call};
 
+/// Path of other nodes' pings (`contract/node.md`).
+const PING_PATH: &str = "/node/v1/ping";
+
 /// A request after routing.
 pub(crate) enum RoutedRequest {
     /// Answered already.
@@ -107,7 +110,11 @@ fn answer_node(
         let why = "the node behind this connection is not known";
         return refuse_unrouted(worker, peer, &request, Reason::NotAllowed, why);
     };
-    let (record, is_head) = record_unrouted(worker, peer, &request);
+    let (mut record, is_head) = record_unrouted(worker, peer, &request);
+    // Each node pings twice a second: the log would hold little else.
+    if request.uri().path() == PING_PATH {
+        record.omit_from_log();
+    }
     RoutedRequest::Admin {
         answer: worker.control.handle_node(node, request.map(Body::from)),
         record,

@@ -151,6 +151,11 @@ impl CompletionRecord {
         self.started_at
     }
 
+    /// Keeps the request out of the access log. Metrics count it.
+    pub(crate) fn omit_from_log(&mut self) {
+        self.details = None;
+    }
+
     /// Sets the call id and the calling function for the access log.
     pub(crate) fn identify(&mut self, call_id: &[u8], caller: Option<&FunctionEntry>) {
         if let Some(details) = &mut self.details {
