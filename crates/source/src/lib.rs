@@ -13,6 +13,7 @@
 
 mod change_detector;
 mod digest;
+mod event_reach;
 mod fault;
 mod reader;
 mod recording;
