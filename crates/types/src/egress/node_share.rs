@@ -140,7 +140,7 @@ mod tests {
                 }
                 placements.set_nodes(&nodes.clone().into());
                 for (number, policy) in &functions {
-                    placements.set_function(&id(*number), policy.as_ref());
+                    placements.set_function(&id(*number), policy.as_deref());
                 }
                 counts.extend(placements.take_changes());
                 for destination in DESTINATIONS {
@@ -156,18 +156,18 @@ mod tests {
     #[derive(Debug, Clone)]
     enum Step {
         Nodes(u8),
-        Function(u8, Option<FunctionPolicy>),
+        Function(u8, Option<Box<FunctionPolicy>>),
     }
 
     fn any_step() -> impl Strategy<Value = Step> {
         let policy = (0u8..16, 0u8..8).prop_map(|(nodes, destinations)| {
             let chosen = bits(destinations).map(|at| DESTINATIONS[at]);
             let list = chosen.collect::<Vec<_>>().join(", ");
-            FunctionPolicy {
+            Box::new(FunctionPolicy {
                 nodes: names(nodes),
                 egress: super::super::parse_list(&list).unwrap(),
                 ..FunctionPolicy::default()
-            }
+            })
         });
         prop_oneof![
             (0u8..16).prop_map(Step::Nodes),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     fn expected_count(
-        functions: &BTreeMap<u8, Option<FunctionPolicy>>,
+        functions: &BTreeMap<u8, Option<Box<FunctionPolicy>>>,
         nodes: &[NodeName],
         destination: &str,
     ) -> u32 {
@@ -197,7 +197,11 @@ mod tests {
             let mut declared = policy.egress.iter();
             declared.any(|egress| egress.host_port() == destination)
         };
-        let policies = functions.values().flatten().filter(reaches);
+        let policies = functions
+            .values()
+            .flatten()
+            .map(Box::as_ref)
+            .filter(reaches);
         let policies: Vec<_> = policies.collect();
         let reaching = nodes
             .iter()
