@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
+    "direct_peers",
     "sk_msg",
     "sock_guard",
     "sock_loopback",

@@ -1,14 +1,16 @@
-//! State stream of another node, in pieces of any size, and its response to a ping.
+//! State stream of another node, in pieces of any size, its response to a ping, and its directly
+//! callable instances.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use nearpath_internode::peer_view::PeerView;
 use nearpath_internode::protocol::{
-    LineBuffer, MAX_FUNCTIONS, NodeIncarnation, PingResponse, StateFrame,
+    LineBuffer, MAX_FUNCTIONS, NodeIncarnation, PingResponse, StateFrame, parse_direct,
 };
 
 fuzz_target!(|data: &[u8]| {
     let _ = serde_json::from_slice::<PingResponse>(data);
+    let _ = parse_direct(data, &"b".parse().expect("a name"));
     let Some((piece, stream)) = data.split_first() else {
         return;
     };

@@ -7,6 +7,7 @@
 
 mod calls;
 mod chain;
+mod direct;
 mod first;
 mod ready;
 mod retail;
@@ -36,7 +37,7 @@ pub(crate) struct NodesArgs {
         long,
         value_delimiter = ',',
         value_enum,
-        default_value = "calls,first,sizes,chain,retail,ready,scale"
+        default_value = "calls,direct,first,sizes,chain,retail,ready,scale"
     )]
     rows: Vec<NodesRow>,
 
@@ -48,7 +49,7 @@ pub(crate) struct NodesArgs {
     #[arg(long, default_value = "9", value_parser = parse_seconds)]
     settle: Duration,
 
-    /// Set the numbers of concurrent calls of the row `calls`, one case each
+    /// Set the numbers of concurrent calls of the rows `calls` and `direct`, one case each
     #[arg(long, value_delimiter = ',', default_value = "1,32")]
     connections: Vec<usize>,
 
@@ -70,11 +71,12 @@ pub(crate) struct NodesArgs {
 }
 
 /// Rows of the comparison, one file each.
-// Hot edges, which call an instance of another node directly, get a row `direct` after `calls`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum NodesRow {
     /// Calls of a warm function on another machine.
     Calls,
+    /// Calls of one function by another, directly and by the nodes.
+    Direct,
     /// First calls of new instances on another machine.
     First,
     /// Bodies and responses by size, over QUIC and over TLS.
@@ -112,6 +114,7 @@ impl NodesRow {
     ) -> Result<(), BenchError> {
         match self {
             Self::Calls => calls::measure(args, delay, comparison),
+            Self::Direct => direct::measure(args, delay, comparison),
             // Without a delay a handshake costs CPU time alone, which the row `calls` shows.
             Self::First if !delay.is_zero() => first::measure(args, delay, comparison),
             Self::Sizes => sizes::measure(args, delay, comparison),
@@ -133,6 +136,8 @@ fn on_first_machine(
     let first = lab.machines().first().ok_or("a lab without machines")?;
     first.node.enter(|| {
         let runtime = tokio::runtime::Builder::new_current_thread()
+            // The row `direct` enters other namespaces: a thread must not keep an earlier one.
+            .thread_keep_alive(Duration::ZERO)
             .enable_all()
             .build()?;
         runtime.block_on(async {

@@ -89,6 +89,7 @@ impl BenchAuthority {
             authorities: vec![self.authority.certificate().clone()],
             callers: vec![FUNCTION_NAME.parse()?],
             revoked: Vec::new(),
+            foreign: Vec::new(),
             // Any fixed key: no one forges address tokens here.
             token_key: TokenKey([7; 32]),
             sessions: Vec::new(),

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use nearpath_types::direct::ForeignAuthority;
 use nearpath_types::{FunctionId, InstanceId};
 use nearpath_wire::zero_rtt::SessionEntry;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -28,6 +29,8 @@ pub(crate) enum IssuerCommand {
     Revoke(String),
     /// The permitted callers of these functions have changed.
     UpdateCallers(BTreeMap<FunctionId, Vec<FunctionId>>),
+    /// The instance with this name trusts these authorities of other nodes.
+    UpdateForeign(String, Vec<ForeignAuthority>),
     /// Another instance begins a handshake with `callee`, which needs its configuration.
     SetUpWorker {
         callee: String,
@@ -91,6 +94,9 @@ fn serve_queued(issuer: &mut Issuer, first: IssuerCommand, jobs: &Receiver<Issue
             IssuerCommand::Issue(request) => revoked.extend(serve_issue(issuer, request)),
             IssuerCommand::UpdateCallers(changed) => {
                 issuer.update_callers(changed, TimePoint::now())
+            }
+            IssuerCommand::UpdateForeign(name, foreign) => {
+                issuer.update_foreign(&name, foreign, TimePoint::now());
             }
             IssuerCommand::SetUpWorker { callee, reply } => {
                 let setup = issuer.worker_setup(&callee, TimePoint::now());

@@ -4,6 +4,8 @@
 //! (SPIFFE-ID specification, section 2.1). Ids of instances are unique within a node alone. So the
 //! domain names the node, and identities and TLS names of instances are unique over all nodes.
 
+use nearpath_types::direct::trust_domain_of;
+
 use crate::types::IssuerSettings;
 
 /// Trust domain of the only node.
@@ -17,7 +19,7 @@ pub(crate) fn trust_domain(settings: &IssuerSettings) -> String {
     let Some(name) = &settings.member_name else {
         return ONLY_NODE_DOMAIN.to_owned();
     };
-    let domain = format!("{name}.{ONLY_NODE_DOMAIN}");
+    let domain = trust_domain_of(name);
     if domain.len() <= MAX_DOMAIN_BYTES {
         return domain;
     }

@@ -1,7 +1,8 @@
 //! Configuration of a node.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,9 @@ use nearpath_kernel::bpf::Forwarder;
 use nearpath_kernel::egress_listener::EgressListener;
 use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sandbox::IsolationLevel;
+use nearpath_types::direct::DirectPeerNodes;
 use nearpath_types::{FunctionId, InstanceId, InstanceResources, NodeName};
+use tokio::sync::watch;
 
 use crate::artifact::FolderLimit;
 use crate::identity::IdentityService;
@@ -83,6 +86,15 @@ impl fmt::Debug for CallCounter {
     }
 }
 
+/// UDP ports of the machine for direct calls between nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirectPorts {
+    /// Address of the machine, or all of them.
+    pub ip: IpAddr,
+    /// Ports; each instance with direct calls takes one.
+    pub ports: RangeInclusive<u16>,
+}
+
 /// Settings of a node.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
@@ -115,6 +127,10 @@ pub struct NodeConfig {
     pub shared_dirs: Vec<PathBuf>,
     /// Issuer of instance identities, for callers over QUIC.
     pub identities: IdentityService,
+    /// Ports for direct calls between nodes; `None`: calls go by the nodes.
+    pub direct_ports: Option<DirectPorts>,
+    /// Instances of other nodes that watchdogs may call.
+    pub direct_peers: watch::Receiver<Arc<DirectPeerNodes>>,
     /// Wait before a withdrawn instance is asked to stop.
     pub settle: SettleHook,
     /// Counts the gateway's answered calls of a function.
@@ -164,6 +180,9 @@ impl NodeConfig {
             egress_listener: None,
             shared_dirs: Vec::new(),
             identities: IdentityService::default(),
+            direct_ports: None,
+            // Without a sender there never are any.
+            direct_peers: watch::channel(Arc::default()).1,
             // Longer than the gateway's threads need to apply a snapshot.
             settle: SettleHook::after_delay(Duration::from_millis(100)),
             call_counter: CallCounter::default(),

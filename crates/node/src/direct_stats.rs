@@ -3,11 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use nearpath_domain::node_side::CallCounts;
 use nearpath_types::chain_status::{EdgeStatus, LatencyBucket};
 use nearpath_types::frames::{CallTally, LATENCY_BUCKETS};
 use nearpath_types::{FunctionId, InstanceAddr, InstanceId};
+
+use crate::remote_paths::RemoteCalls;
 
 /// Caller and callee.
 type EdgeKey = (FunctionId, FunctionId);
@@ -18,7 +21,21 @@ pub(crate) struct DirectStats {
     edges: Arc<Mutex<BTreeMap<EdgeKey, DirectEdge>>>,
     /// Instances that each instance can call directly.
     direct_paths: Arc<Mutex<BTreeMap<InstanceId, BTreeSet<InstanceAddr>>>>,
+    /// Instances of other nodes that each instance can call, and its calls of them.
+    remote: Arc<Mutex<BTreeMap<InstanceId, RemoteCallees>>>,
 }
+
+/// Callees of one instance on other nodes.
+#[derive(Debug)]
+struct RemoteCallees {
+    caller: FunctionId,
+    peers: RemoteCalls,
+    /// Time of the last report of calls, by callee.
+    last_calls: BTreeMap<FunctionId, Instant>,
+}
+
+/// Time without a call after which an edge to another node is not shown as direct.
+const DIRECT_AGE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 struct DirectEdge {
@@ -77,6 +94,25 @@ impl DirectStats {
         self.lock_reachable().clone()
     }
 
+    /// Returns the instances of other nodes that each instance calls directly at present.
+    pub(crate) fn remote_calls(&self) -> BTreeMap<InstanceId, (FunctionId, RemoteCalls)> {
+        let all = self.lock_remote();
+        let called = |(instance, callees): (&InstanceId, &RemoteCallees)| {
+            let is_called = |callee: &FunctionId| {
+                let last = callees.last_calls.get(callee);
+                last.is_some_and(|last| last.elapsed() < DIRECT_AGE)
+            };
+            let peers = callees.peers.iter().filter(|(callee, _)| is_called(callee));
+            let peers = peers.map(|(callee, names)| (callee.clone(), names.clone()));
+            (*instance, (callees.caller.clone(), peers.collect()))
+        };
+        all.iter().map(called).collect()
+    }
+
+    fn lock_remote(&self) -> MutexGuard<'_, BTreeMap<InstanceId, RemoteCallees>> {
+        self.remote.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn lock_reachable(&self) -> MutexGuard<'_, BTreeMap<InstanceId, BTreeSet<InstanceAddr>>> {
         self.direct_paths
             .lock()
@@ -91,6 +127,12 @@ impl DirectStats {
 impl CallReporter {
     /// Adds a report. `chain` is the caller's.
     pub(crate) fn report(&self, chain: Option<&String>, tally: &CallTally) {
+        if let Some(callees) = self.stats.lock_remote().get_mut(&self.instance)
+            && callees.peers.contains_key(&tally.callee)
+        {
+            let last = &mut callees.last_calls;
+            last.insert(tally.callee.clone(), Instant::now());
+        }
         let mut all = self.stats.lock_edges();
         let edge = all
             .entry((self.caller.clone(), tally.callee.clone()))
@@ -110,11 +152,25 @@ impl CallReporter {
     pub(crate) fn set_reachable(&self, reachable: BTreeSet<InstanceAddr>) {
         self.stats.lock_reachable().insert(self.instance, reachable);
     }
+
+    /// Replaces the instances of other nodes that it can call.
+    pub(crate) fn set_remote(&self, peers: RemoteCalls) {
+        let mut all = self.stats.lock_remote();
+        let callees = all.entry(self.instance).or_insert_with(|| RemoteCallees {
+            caller: self.caller.clone(),
+            peers: RemoteCalls::new(),
+            last_calls: BTreeMap::new(),
+        });
+        let is_listed = |callee: &FunctionId, _: &mut Instant| peers.contains_key(callee);
+        callees.last_calls.retain(is_listed);
+        callees.peers = peers;
+    }
 }
 
 impl Drop for CallReporter {
     fn drop(&mut self) {
         self.stats.lock_reachable().remove(&self.instance);
+        self.stats.lock_remote().remove(&self.instance);
         for edge in self.stats.lock_edges().values_mut() {
             // Its result is unknown, which callers must see as failed.
             let lost = edge.open_calls.remove(&self.instance).unwrap_or_default();

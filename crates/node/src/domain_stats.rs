@@ -17,6 +17,7 @@ use nearpath_types::chain_status::{
 use nearpath_types::{FunctionId, InstanceAddr, InstanceId};
 
 use crate::direct_stats::DirectStats;
+use crate::remote_paths::RemoteCalls;
 use crate::totals;
 
 /// Counters by domain ([`nearpath_types::FunctionPolicy::domain`]). Clones share their state.
@@ -77,6 +78,11 @@ impl DomainStats {
     /// Returns the instances that each instance can call directly.
     pub(crate) fn direct_paths(&self) -> BTreeMap<InstanceId, BTreeSet<InstanceAddr>> {
         self.direct_stats.direct_paths()
+    }
+
+    /// Returns the instances of other nodes that each instance calls directly at present.
+    pub(crate) fn remote_calls(&self) -> BTreeMap<InstanceId, (FunctionId, RemoteCalls)> {
+        self.direct_stats.remote_calls()
     }
 
     /// Returns the counters for calls that the node does not see.

@@ -41,13 +41,14 @@ mod paths;
 pub mod placement;
 mod pool_metrics;
 pub mod reconcile;
+mod remote_paths;
 pub mod run_lock;
 mod sockmap_routers;
 mod status;
 mod totals;
 
 pub use artifact::ArtifactHold;
-pub use config::{CallCounter, NodeConfig, NodeError, SettleHook};
+pub use config::{CallCounter, DirectPorts, NodeConfig, NodeError, SettleHook};
 pub use identity::{
     HandshakeHalf, HandshakeStep, IdentityIssuer, IdentityService, InstanceIdentity,
 };

@@ -10,6 +10,7 @@ use nearpath_domain::node_side::CallCounts;
 use nearpath_egress::EgressHandle;
 use nearpath_kernel::sandbox::{INIT_ARGUMENT, InstanceLauncher, IsolationLevel};
 use nearpath_types::chain_status::DirectCallCounts;
+use nearpath_types::direct::DirectInstances;
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{
     DesiredState, Eip, FunctionId, FunctionMap, InnerListener, LogLine, LogQuery, ObservedFunction,
@@ -29,7 +30,7 @@ use crate::domains::DomainRegistry;
 use crate::edge_metrics;
 use crate::forwarding::NodeForwarder;
 use crate::gateway_threads::GatewayThreads;
-use crate::identity::IdentityContext;
+use crate::identity::{DirectRegistry, IdentityContext};
 use crate::instance::lifecycle::LifecycleContext;
 use crate::logs::LogStore;
 use crate::loopback_metrics;
@@ -53,6 +54,7 @@ pub struct Node {
     pub(crate) stats: DomainStats,
     pub(crate) pool_report: PoolReport,
     gateway_threads: GatewayThreads,
+    direct_instances: watch::Receiver<Arc<DirectInstances>>,
 }
 
 impl Node {
@@ -85,6 +87,9 @@ impl Node {
                 Eip(config.gateway_ip),
                 registry,
             ));
+        }
+        if let Some(ports) = config.direct_ports.clone() {
+            machine = machine.with_direct_ports(ports);
         }
         let logs = open_logs(&config);
         if let Some(egress_listener) = config.egress_listener.clone() {
@@ -134,11 +139,12 @@ impl Node {
         let (defaults, dispatch) = (instance_defaults(&config), config.run_path("dispatch"));
         let (artifacts, identities) = (Arc::new(artifacts), config.identities);
         let publisher = StatePublisher::new();
-        let (snapshots, observed) = (
-            publisher.subscribe_snapshots(),
-            publisher.subscribe_observed(),
-        );
+        let snapshots = publisher.subscribe_snapshots();
+        let observed = publisher.subscribe_observed();
+        let direct = DirectRegistry::new(config.direct_peers);
+        let direct_instances = direct.watch_own();
         let identity_context = IdentityContext {
+            direct,
             snapshots: snapshots.clone(),
             machine: machine.clone(),
             direct_stats: stats.direct_stats(),
@@ -186,6 +192,7 @@ impl Node {
             stats,
             pool_report: pool,
             gateway_threads,
+            direct_instances,
         })
     }
 
@@ -208,6 +215,11 @@ impl Node {
     /// Returns the routing snapshots as they change.
     pub fn watch_snapshots(&self) -> watch::Receiver<Arc<RoutingSnapshot>> {
         self.watch_snapshots.clone()
+    }
+
+    /// Returns the instances that watchdogs of other nodes may call, as they change.
+    pub fn watch_direct_instances(&self) -> watch::Receiver<Arc<DirectInstances>> {
+        self.direct_instances.clone()
     }
 
     /// Returns the observed functions as they change. A removed function is listed until its last

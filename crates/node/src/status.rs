@@ -4,6 +4,7 @@ use nearpath_types::{StatusQuery, StatusReport, StatusSource};
 
 use crate::node::Node;
 use crate::paths;
+use crate::remote_paths::remote_rows;
 
 impl StatusSource for Node {
     fn status(&self, query: StatusQuery) -> StatusReport {
@@ -12,11 +13,13 @@ impl StatusSource for Node {
             StatusQuery::Memory => StatusReport::Memory(self.stats.memory_status()),
             StatusQuery::Paths => {
                 let snapshot = self.watch_snapshots.borrow().clone();
-                StatusReport::Paths(paths::matrix(
+                let mut rows = paths::matrix(
                     &snapshot,
                     &self.stats.memberships(),
                     self.stats.direct_paths(),
-                ))
+                );
+                rows.extend(remote_rows(&snapshot, &self.stats.remote_calls()));
+                StatusReport::Paths(rows)
             }
             StatusQuery::Pool => StatusReport::Pool(self.pool_report.read_status()),
         }

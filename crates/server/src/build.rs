@@ -9,7 +9,7 @@ use nearpath_ca::IssuerSettings;
 use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_gateway::{Gateway, GatewayControl, GatewaySettings};
 use nearpath_kernel::sandbox::IsolationLevel;
-use nearpath_node::{CallCounter, SettleHook};
+use nearpath_node::{CallCounter, DirectPorts, SettleHook};
 
 use crate::error::StartError;
 use crate::network::{GATEWAY_IP, INNER_PORT, Network};
@@ -81,7 +81,17 @@ pub(crate) fn node_config(
         log_files: settings.log_files,
         settle,
         call_counter,
+        direct_ports: direct_ports(settings),
         ..config
+    })
+}
+
+/// Returns the ports for direct calls between nodes, if they are to be used.
+pub(crate) fn direct_ports(settings: &ServerSettings) -> Option<DirectPorts> {
+    let peers = settings.peers.as_ref()?;
+    Some(DirectPorts {
+        ip: peers.listen.ip(),
+        ports: peers.direct_ports.clone()?,
     })
 }
 

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use futures_util::future::BoxFuture;
 use nearpath_ca::{HandshakeResponder, IssuerHandle};
 use nearpath_node::{HandshakeHalf, HandshakeStep, IdentityIssuer, InstanceIdentity};
+use nearpath_types::direct::ForeignAuthority;
 use nearpath_types::policy::CallTransport;
 use nearpath_types::{FunctionId, InstanceId};
 
@@ -37,6 +38,10 @@ impl IdentityIssuer for NodeIssuer {
 
     fn update_callers(&self, changed: BTreeMap<FunctionId, Vec<FunctionId>>) {
         self.0.update_callers(changed);
+    }
+
+    fn update_foreign(&self, instance: &str, authorities: Vec<ForeignAuthority>) {
+        self.0.update_foreign(instance, authorities);
     }
 
     fn open_half(&self, callee: &str, caller: SocketAddr) -> Option<Box<dyn HandshakeHalf>> {

@@ -44,6 +44,7 @@ fn add_remote_paths(
         .collect();
     let reached: BTreeSet<String> = remote.iter().map(|one| one.callee.to_string()).collect();
     let callers = callers_by_callee(snapshot);
+    let direct = direct_edges(&rows);
     let local = rows
         .into_iter()
         // The other node shows the calls that its own instances make.
@@ -51,8 +52,20 @@ fn add_remote_paths(
         .filter_map(|row| correct_row(row, &elsewhere, &reached));
     let added = remote
         .iter()
-        .flat_map(|to| rows_to_node(to, snapshot, callers.get(&to.callee)));
+        .flat_map(|to| rows_to_node(to, snapshot, callers.get(&to.callee)))
+        .filter(|row| {
+            let edge = (row.caller_instance.clone(), row.callee.clone());
+            !direct.contains(&edge)
+        });
     local.chain(added).collect()
+}
+
+/// Returns the callers and callees of direct calls to other nodes, which do not go by the nodes.
+fn direct_edges(rows: &[PathStatus]) -> BTreeSet<(Option<String>, String)> {
+    let direct = rows.iter().filter(|row| row.callee_node.is_some());
+    direct
+        .map(|row| (row.caller_instance.clone(), row.callee.clone()))
+        .collect()
 }
 
 /// Corrects a row without a path: rows to other nodes replace it, or no other node takes calls.
@@ -238,6 +251,31 @@ mod tests {
             reason,
             "store.openfaas-fn runs on b, and no such node takes calls"
         );
+    }
+
+    #[test]
+    fn an_instance_that_calls_directly_has_no_row_by_the_nodes() {
+        let direct = PathStatus {
+            caller: "front.openfaas-fn".to_owned(),
+            caller_instance: Some("i1".to_owned()),
+            callee: "cart.openfaas-fn".to_owned(),
+            callee_instance: Some("i5".to_owned()),
+            callee_node: Some("b".to_owned()),
+            path: Some("quic".to_owned()),
+            ..PathStatus::default()
+        };
+        let rows = add_remote_paths(vec![direct], &snapshot(), &[to_b("cart", false)]);
+        let callers: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                (
+                    row.caller_instance.as_deref(),
+                    row.callee_instance.as_deref(),
+                )
+            })
+            .collect();
+        let expected = [(Some("i1"), Some("i5")), (None, None), (Some("i2"), None)];
+        assert_eq!(callers, expected);
     }
 
     #[test]

@@ -144,6 +144,14 @@ impl Server {
             Some(peers) => gateway.with_node_caller(peers.caller()),
             None => gateway,
         };
+        let config = match &peers {
+            Some(peers) => nearpath_node::NodeConfig {
+                direct_peers: peers.watch_direct_peers(),
+                ..config
+            },
+            None => config,
+        };
+        let authority = issuer.authority();
         let node = start_node(settings, config, issuer, &run, &registry).await?;
         let fleet = LocalFleet {
             node: node.clone(),
@@ -177,6 +185,9 @@ impl Server {
         if let Some((peers, source)) = peers.as_ref().zip(source.as_ref()) {
             control.attach_peers(peers.state_server(), controller.build_node_router());
             peers.start(source.watch_nodes(), (&node, &gateway), &registry);
+            if build::direct_ports(settings).is_some() {
+                peers.start_direct(&node, authority);
+            }
         }
         if let Some(source) = &source {
             source_metrics::register_collector(source.watch_status(), &registry);

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -69,6 +70,9 @@ pub struct PeerSettings {
     pub listen: SocketAddr,
     /// Folder with `node.crt`, `node.key` and `ca.crt`.
     pub certificates: PathBuf,
+    /// UDP ports at which watchdogs of other nodes call instances directly; `None`: all calls go by
+    /// the nodes.
+    pub direct_ports: Option<RangeInclusive<u16>>,
 }
 
 impl ServerSettings {

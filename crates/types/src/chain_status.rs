@@ -193,9 +193,13 @@ impl StatusRow for MemoryStatus {
 impl StatusRow for PathStatus {
     fn set_node(&mut self, node: &NodeName) {
         self.node = Some(node.to_string());
-        // An instance of another node is labelled by that node.
-        let instances = [&mut self.caller_instance, &mut self.callee_instance];
-        for id in instances.into_iter().flatten() {
+        // A direct call leads to an instance of another node, which labels it.
+        let callee_node = self.callee_node.as_deref().map(str::parse::<NodeName>);
+        let callee_node = callee_node.and_then(Result::ok).unwrap_or(node.clone());
+        if let Some(id) = &mut self.callee_instance {
+            *id = label_instance(Some(&callee_node), &*id);
+        }
+        if let Some(id) = &mut self.caller_instance {
             *id = label_instance(Some(node), &*id);
         }
     }

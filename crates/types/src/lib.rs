@@ -7,6 +7,7 @@
 pub mod addr;
 pub mod chain_status;
 pub mod desired;
+pub mod direct;
 pub mod duration;
 pub mod egress;
 pub mod exposition;

@@ -262,13 +262,15 @@ fn start_identity(
         .and_then(|()| UnixStream::from_std(socket))
     {
         Ok(node) => {
+            let received = identity::ReceivedDescriptors::default();
             let serving = identity::serve_identity(
                 Arc::clone(app),
                 addr,
-                node,
+                identity::DescriptorStream::new(node, received.clone()),
                 drain_control.subscribe(),
                 ready_sender,
                 quic_peers,
+                received,
             );
             (ready_receiver, tokio::task::spawn_local(serving))
         }

@@ -5,6 +5,7 @@
 mod bodies;
 mod certificates;
 mod devices;
+mod direct;
 mod egress_shares;
 mod executions;
 mod functions;

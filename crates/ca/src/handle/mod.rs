@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use nearpath_types::direct::ForeignAuthority;
 use nearpath_types::{FunctionId, InstanceId};
 use nearpath_wire::quic::CallerConfig;
 use thiserror::Error;
@@ -36,6 +37,7 @@ pub enum IssuerStartError {
 pub struct IssuerHandle {
     jobs: Sender<IssuerCommand>,
     permits: Arc<Semaphore>,
+    authority: Arc<[u8]>,
 }
 
 impl IssuerHandle {
@@ -48,13 +50,15 @@ impl IssuerHandle {
     ) -> Result<(Self, watch::Receiver<CallerConfig>), IssuerStartError> {
         let (issuer, caller) =
             Issuer::new(settings, TimePoint::now()).map_err(IssuerStartError::Identity)?;
+        let authority = issuer.authority();
         let jobs = thread::start(issuer).map_err(IssuerStartError::Thread)?;
-        Ok((Self::new(jobs), caller))
+        Ok((Self::new(jobs, authority), caller))
     }
 
-    fn new(jobs: Sender<IssuerCommand>) -> Self {
+    fn new(jobs: Sender<IssuerCommand>, authority: Arc<[u8]>) -> Self {
         Self {
             jobs,
+            authority,
             // The queue itself is unbounded; the permits bound it, and waiting for one blocks no
             // thread.
             permits: Arc::new(Semaphore::new(MAX_QUEUED_INSTANCES)),
@@ -93,6 +97,17 @@ impl IssuerHandle {
     pub fn update_callers(&self, changed: BTreeMap<FunctionId, Vec<FunctionId>>) {
         // Without its thread no instance is called any more.
         let _ = self.jobs.send(IssuerCommand::UpdateCallers(changed));
+    }
+
+    /// Returns the certificate (DER) of the authority that signs for instances.
+    pub fn authority(&self) -> Arc<[u8]> {
+        self.authority.clone()
+    }
+
+    /// Replaces the authorities of other nodes that an instance trusts.
+    pub fn update_foreign(&self, instance: &str, foreign: Vec<ForeignAuthority>) {
+        let command = IssuerCommand::UpdateForeign(instance.to_owned(), foreign);
+        let _ = self.jobs.send(command); // as above
     }
 
     /// Creates the callee's half of a handshake with the instance at `caller`.

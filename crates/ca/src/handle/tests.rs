@@ -29,7 +29,7 @@ fn settings() -> IssuerSettings {
 /// A handle without a thread: the test serves its jobs.
 fn handle_without_thread() -> (IssuerHandle, Receiver<IssuerCommand>) {
     let (jobs, receiver) = channel();
-    (IssuerHandle::new(jobs), receiver)
+    (IssuerHandle::new(jobs, Arc::default()), receiver)
 }
 
 fn issuer() -> (Issuer, watch::Receiver<CallerConfig>) {

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use nearpath_types::direct::ForeignAuthority;
 use nearpath_types::{FunctionId, InstanceId, SpiffeId};
 use nearpath_wire::identity::{CertificateRequest, Credentials, Trust};
 use nearpath_wire::quic::{CallerConfig, config};
@@ -83,6 +84,8 @@ struct IssuedInstance {
     /// Key of its address tokens; unlike its certificate it lasts as long as the instance.
     key: TokenKey,
     frames: mpsc::Sender<Vec<u8>>,
+    /// Authorities of other nodes that it trusts.
+    foreign: Vec<ForeignAuthority>,
 }
 
 impl Issuer {
@@ -136,6 +139,7 @@ impl Issuer {
             credentials,
             key: TokenKey::generate()?,
             frames,
+            foreign: Vec::new(),
         };
         // Before the instance is registered: a failure leaves nothing to undo.
         self.provision_instance(&instance, now)?;
@@ -232,6 +236,7 @@ impl Issuer {
             authorities: vec![self.authority.certificate().clone()],
             callers,
             revoked,
+            foreign: instance.foreign.clone(),
             token_key: instance.key.clone(),
             sessions: Vec::new(),
         }
@@ -261,6 +266,24 @@ impl Issuer {
         names
             .iter()
             .for_each(|name| self.send_provision(name, Vec::new(), now));
+    }
+
+    /// Replaces the authorities of other nodes that an instance trusts.
+    pub(crate) fn update_foreign(
+        &mut self,
+        name: &str,
+        foreign: Vec<ForeignAuthority>,
+        now: TimePoint,
+    ) {
+        if let Some(instance) = self.instances.get_mut(name) {
+            instance.foreign = foreign;
+            self.send_provision(name, Vec::new(), now);
+        }
+    }
+
+    /// Returns the certificate of the authority.
+    pub(crate) fn authority(&self) -> Arc<[u8]> {
+        self.authority.certificate().as_ref().into()
     }
 
     /// Returns the configuration with which another instance makes a session with `callee`.

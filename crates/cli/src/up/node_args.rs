@@ -1,6 +1,7 @@
 //! Options of `nearpath node` as typed.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use nearpath_server::GatewaySettings;
@@ -38,6 +39,17 @@ pub struct NodeArgs {
     )]
     pub node_listen: SocketAddr,
 
+    /// Let other nodes' instances call those of this node directly, over these UDP ports, and the other
+    /// way round; for functions with `transport: quic`
+    #[arg(
+        long,
+        env = "NEARPATH_DIRECT_PORTS",
+        value_name = "FIRST-LAST",
+        requires = "node_certificates",
+        value_parser = parse_port_range
+    )]
+    pub direct_ports: Option<PortRange>,
+
     /// Call other nodes over TLS with bodies of at least this many bytes, and over QUIC with others
     // Hidden: `nearpath-bench nodes` measures each transport with all sizes by it.
     #[arg(
@@ -61,4 +73,33 @@ pub struct NodeArgs {
     /// Options of `nearpath up`.
     #[command(flatten)]
     pub server: UpArgs,
+}
+
+/// Ports from the first to the last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortRange(pub RangeInclusive<u16>);
+
+fn parse_port_range(text: &str) -> Result<PortRange, String> {
+    let expected = || format!("{text:?}: expected FIRST-LAST, for example 8500-8999");
+    let (first, last) = text.split_once('-').ok_or_else(expected)?;
+    let port = |text: &str| text.parse::<u16>().map_err(|_| expected());
+    let (first, last) = (port(first)?, port(last)?);
+    match first > 0 && first <= last {
+        true => Ok(PortRange(first..=last)),
+        false => Err(expected()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_a_first_and_a_last_port() {
+        assert_eq!(parse_port_range("8500-8500"), Ok(PortRange(8500..=8500)));
+        for bad in ["", "8500", "0-9", "9-8", "1-65536", "a-b", "1-2-3"] {
+            let error = parse_port_range(bad).unwrap_err();
+            assert!(error.contains("expected FIRST-LAST"), "{error}");
+        }
+    }
 }

@@ -110,7 +110,9 @@ pub(super) fn from_node_args(args: NodeArgs) -> Result<ServerSettings, SettingsE
         poll_interval: SourceSettings::POLL_INTERVAL,
     };
     let certificates = args.node_certificates.map(absolute).transpose()?;
+    let direct_ports = args.direct_ports.map(|range| range.0);
     let peers = certificates.map(|certificates| PeerSettings {
+        direct_ports,
         node: source.node.clone(),
         listen: args.node_listen,
         certificates,

@@ -8,13 +8,15 @@ use nearpath_types::chain_status::{GATEWAY_NAME, PathStatus};
 /// inside that node. The other node's gateway makes the second part of the call, so its rows say
 /// how.
 ///
-/// A row stays as it is while the other node did not answer, or has no ready instance.
+/// A row stays as it is while the other node did not answer, or has no ready instance. So does a row
+/// that names the instance: the call goes there directly.
 pub(crate) fn join_paths(rows: Vec<PathStatus>) -> Vec<PathStatus> {
     let last_parts = last_parts(&rows);
     let joined = rows.into_iter().flat_map(|row| {
         let key = row
             .callee_node
             .clone()
+            .filter(|_| row.callee_instance.is_none())
             .map(|node| (node, row.callee.clone()));
         let inside = key.and_then(|key| last_parts.get(&key));
         match inside {
@@ -100,6 +102,16 @@ mod tests {
         assert_eq!(first, [("b/i1", "quic", "shm"), ("b/i2", "quic", "http")]);
         assert_eq!(joined.len(), 5, "the rows of other gateways stay");
         assert!(joined[2..].iter().all(|row| row.inner_path.is_none()));
+    }
+
+    #[test]
+    fn a_direct_call_has_no_second_part() {
+        let direct = PathStatus {
+            callee_instance: text("b/i1"),
+            ..row("a", "front.openfaas-fn", Some("b"))
+        };
+        let rows = vec![direct, inside("b", "b/i1", "shm")];
+        assert_eq!(join_paths(rows.clone()), rows);
     }
 
     #[test]

@@ -145,6 +145,7 @@ async fn start_tls_instance(own: &Authority, authorities: &[&Authority]) -> Sock
             .collect(),
         callers: Vec::new(),
         revoked: Vec::new(),
+        foreign: Vec::new(),
         token_key: TokenKey([7; 32]),
         sessions: Vec::new(),
     };

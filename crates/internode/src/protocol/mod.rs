@@ -1,10 +1,12 @@
 //! Messages between nodes: lines of a state stream, pings and their responses. Pure.
 
+mod direct;
 mod frame;
 mod incarnation;
 mod line_buffer;
 mod ping;
 
+pub use direct::{DirectFault, MAX_DIRECT_INSTANCES, encode_direct, parse_direct};
 pub use frame::{
     FrameFault, MAX_FUNCTIONS, MAX_LINE_BYTES, MAX_LINE_FUNCTIONS, MAX_VERSION_BYTES, NodeHello,
     PROTOCOL, StateChange, StateFrame, StatePart,
@@ -17,5 +19,7 @@ pub use ping::{AppliedReport, MAX_PING_BYTES, PingResponse};
 pub const STATE_PATH: &str = "/node/v1/state";
 /// Path of a node's ping.
 pub const PING_PATH: &str = "/node/v1/ping";
+/// Path of a node's stream of directly callable instances.
+pub const DIRECT_PATH: &str = "/node/v1/direct";
 /// Content type of a state stream.
 pub const STATE_CONTENT_TYPE: &str = "application/x-ndjson";

@@ -1,6 +1,7 @@
 //! Service for other nodes: this node's state, and pings.
 
 mod cursor;
+mod direct_stream;
 mod drain_wait;
 mod handover_wait;
 mod state_stream;
@@ -11,12 +12,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use nearpath_types::NodeName;
+use nearpath_types::direct::DirectNode;
 use nearpath_wire::Body;
 use tokio::sync::watch;
 
 use crate::local_state::LocalState;
-use crate::protocol::{AppliedReport, PING_PATH, PingResponse, STATE_CONTENT_TYPE, STATE_PATH};
+use crate::protocol::{
+    AppliedReport, DIRECT_PATH, PING_PATH, PingResponse, STATE_CONTENT_TYPE, STATE_PATH,
+};
 
+use direct_stream::direct_body;
 use state_stream::state_body;
 use subscribers::SubscriberTable;
 pub use subscribers::{MAX_PEER_SUBSCRIBERS, MAX_SUBSCRIBERS};
@@ -26,20 +31,29 @@ pub use subscribers::{MAX_PEER_SUBSCRIBERS, MAX_SUBSCRIBERS};
 pub struct StateServer {
     states: watch::Receiver<Arc<LocalState>>,
     subscribers: Arc<SubscriberTable>,
+    direct: watch::Receiver<Arc<DirectNode>>,
+    /// Apart from those of states: a node has one of each.
+    direct_subscribers: Arc<SubscriberTable>,
 }
 
 impl StateServer {
-    /// Creates a server of the newest of `states`. Its streams end when the sender is dropped.
-    pub fn new(states: watch::Receiver<Arc<LocalState>>) -> Self {
+    /// Creates a server of the newest of `states`, and of directly callable instances. Its streams
+    /// end when the senders are dropped.
+    pub fn new(
+        states: watch::Receiver<Arc<LocalState>>,
+        direct: watch::Receiver<Arc<DirectNode>>,
+    ) -> Self {
         Self {
             states,
             subscribers: Arc::default(),
+            direct,
+            direct_subscribers: Arc::default(),
         }
     }
 
     /// Returns whether this server has something at a path.
     pub fn has_path(path: &str) -> bool {
-        matches!(path, STATE_PATH | PING_PATH)
+        matches!(path, STATE_PATH | PING_PATH | DIRECT_PATH)
     }
 
     /// Responds to a request of the node `peer`. The body of a state stream needs a tokio runtime.
@@ -47,13 +61,15 @@ impl StateServer {
         let path = request.uri().path();
         match (request.method(), path) {
             (&Method::GET, STATE_PATH) => self.state_response(peer),
+            (&Method::GET, DIRECT_PATH) => self.direct_response(peer),
             (&Method::GET, PING_PATH) => {
                 self.note_report(peer, request.uri().query().unwrap_or_default());
                 self.ping_response()
             }
-            (_, STATE_PATH | PING_PATH) => method_response(),
+            (_, STATE_PATH | PING_PATH | DIRECT_PATH) => method_response(),
             _ => {
-                let text = format!("not found: expected {STATE_PATH} or {PING_PATH}\n");
+                let text =
+                    format!("not found: expected {STATE_PATH}, {PING_PATH} or {DIRECT_PATH}\n");
                 text_response(StatusCode::NOT_FOUND, text)
             }
         }
@@ -61,10 +77,17 @@ impl StateServer {
 
     fn state_response(&self, peer: &NodeName) -> Response<Body> {
         let Some(permit) = self.subscribers.admit(peer) else {
-            let text = format!("{MAX_SUBSCRIBERS} nodes subscribe to this one: no more can\n");
-            return text_response(StatusCode::SERVICE_UNAVAILABLE, text);
+            return full_response();
         };
         let body = state_body(self.states.clone(), permit);
+        typed_response(StatusCode::OK, STATE_CONTENT_TYPE, body)
+    }
+
+    fn direct_response(&self, peer: &NodeName) -> Response<Body> {
+        let Some(permit) = self.direct_subscribers.admit(peer) else {
+            return full_response();
+        };
+        let body = direct_body(self.direct.clone(), permit);
         typed_response(StatusCode::OK, STATE_CONTENT_TYPE, body)
     }
 
@@ -99,6 +122,11 @@ pub(crate) fn unix_micros() -> u64 {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn full_response() -> Response<Body> {
+    let text = format!("{MAX_SUBSCRIBERS} nodes subscribe to this one: no more can\n");
+    text_response(StatusCode::SERVICE_UNAVAILABLE, text)
 }
 
 fn method_response() -> Response<Body> {

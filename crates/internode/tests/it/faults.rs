@@ -89,7 +89,7 @@ async fn start_scripted(lines: Vec<Bytes>) -> Follower {
 
 async fn serve_script(stream: TcpStream, node: Arc<ScriptedNode>) {
     let (_state, states) = watch::channel(Arc::new(new_state("b")));
-    let server = StateServer::new(states);
+    let server = StateServer::new(states, tokio::sync::watch::channel(Default::default()).1);
     let service = service_fn(move |request: Request<Incoming>| {
         let (server, node) = (server.clone(), node.clone());
         async move {

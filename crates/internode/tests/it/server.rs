@@ -20,7 +20,10 @@ use crate::fixture::{TestNode, load, name, new_state};
 
 fn new_server() -> (watch::Sender<Arc<LocalState>>, StateServer) {
     let (state, states) = watch::channel(Arc::new(new_state("b")));
-    (state, StateServer::new(states))
+    (
+        state,
+        StateServer::new(states, tokio::sync::watch::channel(Default::default()).1),
+    )
 }
 
 async fn request(server: &StateServer, peer: &NodeName, path: &str) -> Response<Body> {

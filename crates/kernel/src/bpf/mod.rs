@@ -10,12 +10,14 @@
 //! - [`SocketCgroupGuard`] confines the sockets of one thread to their destinations, whoever holds
 //!   them; see `bpf/sock_guard.c`. It also lets that thread set initial windows; see
 //!   `bpf/sock_window.c`. [`PeerNames`] are the peers that others see; see `bpf/sock_peer.c`.
+//! - [`DirectSockets`] opens UDP sockets that reach permitted peers only; see `bpf/direct_peers.c`.
 //!
 //! Maps, programs, attachments and the sockets' namespace have no names: they end with their
 //! holders.
 
 #[cfg(test)]
 mod btf;
+mod direct_sockets;
 mod forwarder;
 mod initial_window;
 mod loopback_redirect;
@@ -32,6 +34,7 @@ use nearpath_types::Eip;
 use crate::attached_netns::NEXT_HOP;
 use crate::hub_netns::HubNetns;
 
+pub use direct_sockets::{DirectSocket, DirectSockets, PermittedPeers};
 pub use forwarder::{Forwarder, PacketCounters, PairCounters};
 pub use loopback_redirect::{LoopbackCounters, LoopbackRedirect};
 pub use peer_names::PeerNames;

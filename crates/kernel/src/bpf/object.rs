@@ -108,6 +108,15 @@ pub(super) fn set_owner_cgroup(loaded: &mut Ebpf, group: &File) -> io::Result<()
     set.map_err(|error| bpf_error(&error))
 }
 
+/// `bpf/direct_peers.c`.
+#[cfg(nearpath_bpf)]
+pub(super) fn direct_peers() -> io::Result<&'static [u8]> {
+    Ok(aya::include_bytes_aligned!(concat!(
+        env!("OUT_DIR"),
+        "/direct_peers.o"
+    )))
+}
+
 /// `bpf/sk_msg.c`.
 #[cfg(nearpath_bpf)]
 pub(super) fn sk_msg() -> io::Result<&'static [u8]> {
@@ -162,6 +171,8 @@ pub(super) fn tc_forward() -> io::Result<&'static [u8]> {
     )))
 }
 
+#[cfg(not(nearpath_bpf))]
+pub(super) use programs_missing as direct_peers;
 #[cfg(not(nearpath_bpf))]
 pub(super) use programs_missing as sk_msg;
 #[cfg(not(nearpath_bpf))]

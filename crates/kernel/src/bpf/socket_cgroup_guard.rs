@@ -37,15 +37,7 @@ impl SocketCgroupGuard {
     /// Fails if this build has no BPF programs, or without `CAP_BPF` and `CAP_NET_ADMIN`. Also
     /// fails without a unified hierarchy in which this process may create a threaded cgroup.
     pub fn enter_current_thread() -> io::Result<Self> {
-        let parent_group = own_unified_group()?;
-        // Before the own group exists: the sweep removes every empty group.
-        sweep_folder(&parent_group);
-        let number = gettid().as_raw_nonzero();
-        let folder = parent_group.join(format!("{GROUP_PREFIX}{}-{number}", std::process::id()));
-        let with_folder = |error: io::Error| {
-            io::Error::new(error.kind(), format!("{}: {error}", folder.display()))
-        };
-        create_group(&folder).map_err(with_folder)?;
+        let folder = enter_new_group()?;
         match File::open(&folder).and_then(|group| {
             Ok((
                 attach_hooks(&group)?,
@@ -121,6 +113,20 @@ fn move_current_thread(folder: &Path) -> io::Result<()> {
     )
 }
 
+/// Moves the calling thread into a new cgroup, and returns its folder. Call [`leave_group`] on the
+/// same thread.
+pub(super) fn enter_new_group() -> io::Result<PathBuf> {
+    let parent_group = own_unified_group()?;
+    // Before the own group exists: the sweep removes every empty group.
+    sweep_folder(&parent_group);
+    let number = gettid().as_raw_nonzero();
+    let folder = parent_group.join(format!("{GROUP_PREFIX}{}-{number}", std::process::id()));
+    let with_folder =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
+    create_group(&folder).map_err(with_folder)?;
+    Ok(folder)
+}
+
 /// Creates a cgroup and enters it. A concurrent sweep of any process may remove the still empty
 /// cgroup; then it is created again.
 fn create_group(folder: &Path) -> io::Result<()> {
@@ -150,7 +156,7 @@ fn was_swept(error: &io::Error) -> bool {
 
 /// Returns to the parent cgroup and removes this one. If another thread is still inside, the next
 /// start removes it.
-fn leave_group(folder: &Path) {
+pub(super) fn leave_group(folder: &Path) {
     // Out first: the kernel refuses to remove a group with a thread inside.
     let _ = folder.parent().map(move_current_thread);
     let _ = fs::remove_dir(folder);

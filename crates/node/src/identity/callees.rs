@@ -1,5 +1,7 @@
 //! Callees that an instance may call directly: pure, from the snapshot.
 
+use std::collections::BTreeMap;
+
 use nearpath_types::frames::{CalleeEntry, CalleePeer};
 use nearpath_types::policy::CallTransport;
 use nearpath_types::{
@@ -8,11 +10,12 @@ use nearpath_types::{
 };
 
 /// Returns the declared callees over QUIC, with their named instances that are or were ready and
-/// reachable.
+/// reachable. Those of other nodes (`remote`) take new calls only while no instance here is ready.
 pub(super) fn reachable_callees(
     snapshot: &RoutingSnapshot,
     caller: &FunctionId,
     reached: impl Fn(InstanceAddr) -> bool,
+    remote: &BTreeMap<FunctionId, Vec<CalleePeer>>,
 ) -> Vec<CalleeEntry> {
     let peer = |one: &InstanceRoute| {
         let name = one
@@ -38,9 +41,27 @@ pub(super) fn reachable_callees(
         function: route.id.clone(),
         aliases: aliases_of(policy, &route.id),
         zero_rtt: route.policy.zero_rtt,
-        peers: route.instances.iter().filter_map(peer).collect(),
+        peers: {
+            let local = route.instances.iter().filter_map(peer);
+            local.chain(remote_of(route, remote)).collect()
+        },
     };
     declared_routes(snapshot, caller).map(callee).collect()
+}
+
+/// Returns a callee's instances on other nodes. Local ones come first, as at the gateway: others
+/// then finish their calls.
+fn remote_of(
+    route: &FunctionRoute,
+    remote: &BTreeMap<FunctionId, Vec<CalleePeer>>,
+) -> impl Iterator<Item = CalleePeer> {
+    let mut instances = route.instances.iter();
+    let is_here = instances.any(|one| one.state == InstanceState::Ready);
+    let peers = remote.get(&route.id).into_iter().flatten();
+    peers.map(move |peer| CalleePeer {
+        leaving: peer.leaving || is_here,
+        ..peer.clone()
+    })
 }
 
 /// Returns the addresses of these callees' instances in any state: calls to draining ones still
@@ -141,7 +162,12 @@ mod tests {
     #[test]
     fn only_ready_reachable_declared_instances_are_listed() {
         let is_near = |addr: InstanceAddr| addr.0.ip().to_string() != "10.62.0.5";
-        let callees = reachable_callees(&test_snapshot(), &"a".parse().unwrap(), is_near);
+        let callees = reachable_callees(
+            &test_snapshot(),
+            &"a".parse().unwrap(),
+            is_near,
+            &BTreeMap::new(),
+        );
         assert_eq!(
             callees.len(),
             1,
@@ -158,6 +184,27 @@ mod tests {
             leaving,
         };
         assert_eq!(callees[0].peers, [peer(1, false), peer(4, true)]);
+    }
+
+    #[test]
+    fn instances_here_come_before_those_of_other_nodes() {
+        let elsewhere = CalleePeer {
+            name: "i1.b.up.nearpath".to_owned(),
+            addr: ([10, 0, 0, 2], 8501).into(),
+            locality: InstanceLocality::OtherNode,
+            leaving: false,
+        };
+        let remote = [("b".parse().unwrap(), vec![elsewhere.clone()])].into();
+        let caller = "a".parse().unwrap();
+        let last_peer = |snapshot: &RoutingSnapshot| {
+            let callees = reachable_callees(snapshot, &caller, |_| false, &remote);
+            callees[0].peers.last().cloned().unwrap()
+        };
+        let mut snapshot = test_snapshot();
+        assert!(last_peer(&snapshot).leaving);
+        let without = route_of("b", &[], CallTransport::Quic, &[]);
+        snapshot.functions.insert(without.id.clone(), without);
+        assert_eq!(last_peer(&snapshot), elsewhere);
     }
 
     #[test]
@@ -180,11 +227,21 @@ mod tests {
     #[test]
     fn a_function_without_calls_has_no_callees() {
         assert_eq!(
-            reachable_callees(&test_snapshot(), &"b".parse().unwrap(), |_| true),
+            reachable_callees(
+                &test_snapshot(),
+                &"b".parse().unwrap(),
+                |_| true,
+                &BTreeMap::new()
+            ),
             []
         );
         assert_eq!(
-            reachable_callees(&test_snapshot(), &"unknown".parse().unwrap(), |_| true),
+            reachable_callees(
+                &test_snapshot(),
+                &"unknown".parse().unwrap(),
+                |_| true,
+                &BTreeMap::new()
+            ),
             []
         );
     }

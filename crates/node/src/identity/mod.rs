@@ -3,11 +3,16 @@
 //! The node requests an identity for each instance that needs one, in parallel to its start. It
 //! forwards the frames through the instance's socket (`contract/identity.md`) without interpreting
 //! them. Each instance has its own name for life. An instance with direct calls ([`callees`]) gets
-//! the addresses of its callees, and help with handshakes ([`watchdog_session`]).
+//! the addresses of its callees, and help with handshakes ([`watchdog_session`]). For calls between
+//! nodes it gets a socket of the machine ([`direct_socket`]), which reaches its peers alone
+//! ([`remote_peers`]).
 
 mod callees;
 mod callers;
+mod direct_registry;
+mod direct_socket;
 mod handshake_jobs;
+mod remote_peers;
 mod watchdog_session;
 mod watchdog_stream;
 
@@ -18,6 +23,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use nearpath_types::direct::ForeignAuthority;
 use nearpath_types::policy::CallTransport;
 use nearpath_types::{FunctionId, InstanceAddr, InstanceId, RoutingSnapshot};
 use tokio::sync::{mpsc, watch};
@@ -29,6 +35,7 @@ use watchdog_session::WatchdogSession;
 use watchdog_stream::WatchdogStream;
 
 pub(crate) use callers::DirectCallers;
+pub(crate) use direct_registry::DirectRegistry;
 
 /// Issues identities: implemented by the controller's authority, and by issuers of sessions.
 pub trait IdentityIssuer: Send + Sync {
@@ -48,6 +55,9 @@ pub trait IdentityIssuer: Send + Sync {
 
     /// Replaces the callers of some functions; an empty list: no direct caller.
     fn update_callers(&self, _changed: BTreeMap<FunctionId, Vec<FunctionId>>) {}
+
+    /// Replaces the authorities of other nodes that an instance trusts.
+    fn update_foreign(&self, _instance: &str, _authorities: Vec<ForeignAuthority>) {}
 
     /// Opens the half of a handshake in memory that responds for the instance `callee` to a caller
     /// at this address.
@@ -93,6 +103,7 @@ pub(crate) struct IdentityContext {
     pub(crate) snapshots: watch::Receiver<Arc<RoutingSnapshot>>,
     pub(crate) machine: Arc<dyn InstanceMachine>,
     pub(crate) direct_stats: DirectStats,
+    pub(crate) direct: DirectRegistry,
 }
 
 /// Identity of an instance.
@@ -161,7 +172,7 @@ impl IdentityService {
             return;
         };
         // Before the first frame: the agent knows the name before the watchdog can answer under it.
-        known(Ok(name));
+        known(Ok(Arc::clone(&name)));
         // The name stays valid until the instance is gone.
         let Some(first) = frames.recv().await else {
             // The issuer has ended; waiting keeps the identity until the instance is gone.
@@ -169,7 +180,7 @@ impl IdentityService {
         };
         if stream.write_frame(&first).await.is_ok() {
             // ends when the watchdog stops reading, which means that the instance is ending
-            WatchdogSession::new(stream, caller, issuer, context)
+            WatchdogSession::new(stream, (name, caller), issuer, context)
                 .run(frames)
                 .await;
         }

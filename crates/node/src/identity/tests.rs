@@ -104,6 +104,7 @@ fn context() -> IdentityContext {
         snapshots: watch::channel(Arc::default()).1,
         machine: Arc::new(EvenMachine),
         direct_stats: DirectStats::default(),
+        direct: DirectRegistry::new(watch::channel(Arc::default()).1),
     }
 }
 
@@ -168,6 +169,7 @@ impl SessionFixture {
             snapshots: snapshots.subscribe(),
             machine: Arc::new(EvenMachine),
             direct_stats: direct.clone(),
+            direct: DirectRegistry::new(watch::channel(Arc::default()).1),
         };
         let (known_sender, known_receiver) = oneshot::channel();
         let identities = IdentityService::from_issuer(issuer.clone());

@@ -9,17 +9,21 @@ use std::time::{Duration, Instant};
 use nearpath_types::frames::{
     self, CallTally, CalleeEntry, HandshakeMessage, IdentityFrameError, WatchdogFrame,
 };
-use nearpath_types::{Eip, InstanceAddr, RoutingSnapshot};
+use nearpath_types::policy::CallTransport;
+use nearpath_types::{Eip, InstanceAddr, InstanceLocality, RoutingSnapshot};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::callees::{callee_addresses, reachable_callees};
+use super::direct_socket::InstanceSocket;
 use super::handshake_jobs::HandshakeJobs;
+use super::remote_peers::RemotePeers;
 use super::watchdog_stream::WatchdogStream;
 use super::{CallerInstance, HandshakeHalf, IdentityContext, IdentityIssuer};
 use crate::direct_stats::CallReporter;
-use crate::machine::DirectPathGuard;
+use crate::machine::{DirectPathGuard, MachineSocket};
+use crate::remote_paths::RemoteCalls;
 
 /// Minimum interval between frames of a watchdog, which limits the cost of a flood.
 const FRAME_INTERVAL: Duration = Duration::from_millis(1);
@@ -28,9 +32,13 @@ pub(super) struct WatchdogSession {
     stream: WatchdogStream,
     /// Cleared after an invalid frame.
     is_listening: bool,
+    /// Name of its incarnation.
+    name: Arc<str>,
     caller: CallerInstance,
     issuer: Arc<dyn IdentityIssuer>,
     context: IdentityContext,
+    /// Socket for other nodes.
+    socket: SocketState,
     /// Callees that were sent last.
     callees: Vec<CalleeEntry>,
     /// Direct path to each callee's instance; `None` where there is none.
@@ -39,10 +47,19 @@ pub(super) struct WatchdogSession {
     reporter: CallReporter,
 }
 
+/// Socket for other nodes.
+enum SocketState {
+    /// None was needed so far.
+    Unopened,
+    Open(InstanceSocket),
+    /// This machine offers none.
+    Unavailable,
+}
+
 impl WatchdogSession {
     pub(super) fn new(
         stream: WatchdogStream,
-        caller: CallerInstance,
+        (name, caller): (Arc<str>, CallerInstance),
         issuer: Arc<dyn IdentityIssuer>,
         context: IdentityContext,
     ) -> Self {
@@ -57,9 +74,11 @@ impl WatchdogSession {
         Self {
             stream,
             is_listening: true,
+            name,
             caller,
             issuer,
             context,
+            socket: SocketState::Unopened,
             callees,
             paths,
             jobs,
@@ -81,7 +100,8 @@ impl WatchdogSession {
                         Ok(())
                     }
                 },
-                Ok(()) = self.context.snapshots.changed(), if self.caller.addr.is_some() => self.send_callees().await,
+                Ok(()) = self.context.snapshots.changed() => self.send_callees().await,
+                Ok(()) = self.context.direct.peers.changed() => self.send_callees().await,
                 frame = self.stream.next_frame(), if self.is_listening => {
                     // Bounds the work that one watchdog can cause: at most 1000 frames per second.
                     // Sleeping before the frame is handled delays only this session.
@@ -100,19 +120,69 @@ impl WatchdogSession {
     async fn send_callees(&mut self) -> io::Result<()> {
         let snapshot = Arc::clone(&self.context.snapshots.borrow_and_update());
         self.open_paths(&snapshot).await;
+        let remote = self.update_socket(&snapshot).await?.callees;
         let is_reachable = |addr| self.paths.get(&addr).is_some_and(Option::is_some);
-        let callees = reachable_callees(&snapshot, &self.caller.function, is_reachable);
+        let callees = match self.caller.addr {
+            Some(_) => reachable_callees(&snapshot, &self.caller.function, is_reachable, &remote),
+            // Its calls do not pass the watchdog.
+            None => Vec::new(),
+        };
         // Most snapshots change other functions; then the watchdog is not woken.
         if callees == self.callees {
             return Ok(());
         }
         let peers = callees.iter().flat_map(|callee| &callee.peers);
+        let peers = peers.filter(|peer| peer.locality == InstanceLocality::SameNode);
         self.reporter
             .set_reachable(peers.map(|peer| InstanceAddr(peer.addr)).collect());
+        self.reporter.set_remote(called_elsewhere(&callees));
         self.callees = callees;
         self.stream
             .write_frame(&frames::callees_frame(&self.callees))
             .await
+    }
+
+    /// Updates the socket for other nodes, which is opened when there are other nodes. Returns the
+    /// peers there.
+    async fn update_socket(&mut self, snapshot: &RoutingSnapshot) -> io::Result<RemotePeers> {
+        // Also the version that the socket uses, so that the loop is not woken for it again.
+        let has_nodes = !self.context.direct.peers.borrow_and_update().is_empty();
+        if has_nodes && matches!(self.socket, SocketState::Unopened) && self.speaks_quic(snapshot) {
+            self.socket = self.open_socket().await?;
+        }
+        Ok(match &mut self.socket {
+            SocketState::Open(socket) => socket.update(snapshot, &self.caller, &*self.issuer),
+            SocketState::Unopened | SocketState::Unavailable => RemotePeers::default(),
+        })
+    }
+
+    fn speaks_quic(&self, snapshot: &RoutingSnapshot) -> bool {
+        let route = snapshot.functions.get(&self.caller.function);
+        route.is_some_and(|route| route.policy.transport == CallTransport::Quic)
+    }
+
+    /// Opens a socket and hands it to the watchdog.
+    async fn open_socket(&mut self) -> io::Result<SocketState> {
+        let machine = Arc::clone(&self.context.machine);
+        let opened = spawn_blocking(move || machine.open_machine_socket()).await;
+        let MachineSocket {
+            socket,
+            port,
+            peers,
+        } = match opened {
+            Ok(Ok(Some(opened))) => opened,
+            Ok(Err(error)) => {
+                tracing::warn!(instance = %self.name, %error, "no socket for direct calls between nodes: calls go by the nodes");
+                return Ok(SocketState::Unavailable);
+            }
+            Ok(Ok(None)) | Err(_) => return Ok(SocketState::Unavailable), // a panic there is printed
+        };
+        self.stream
+            .write_with_descriptor(&frames::socket_frame(), socket)
+            .await?;
+        let (name, registry) = (Arc::clone(&self.name), self.context.direct.clone());
+        let socket = InstanceSocket::new(name, port, peers, registry);
+        Ok(SocketState::Open(socket))
     }
 
     /// Opens paths before the callees are sent, and keeps them until the instances are gone.
@@ -173,7 +243,7 @@ impl WatchdogSession {
             .callees
             .iter()
             .flat_map(|callee| &callee.peers)
-            .any(|peer| peer.name == callee);
+            .any(|peer| peer.name == callee && peer.locality == InstanceLocality::SameNode);
         // Only declared callees: others may not be reached, so their key must not be used.
         let Some(from) = self.caller.addr.filter(|_| known) else {
             return Ok(());
@@ -217,6 +287,22 @@ impl WatchdogSession {
             .filter(is_declared)
             .for_each(|tally| self.reporter.report(chain, tally));
     }
+}
+
+/// Returns the instances on other nodes that take new calls, by callee.
+fn called_elsewhere(callees: &[CalleeEntry]) -> RemoteCalls {
+    let mut elsewhere = RemoteCalls::new();
+    for callee in callees {
+        let peers = callee.peers.iter();
+        let remote = peers
+            .filter(|peer| !peer.leaving && peer.locality == InstanceLocality::OtherNode)
+            .map(|peer| peer.name.clone());
+        let names: Vec<_> = remote.collect();
+        if !names.is_empty() {
+            elsewhere.insert(callee.function.clone(), names);
+        }
+    }
+    elsewhere
 }
 
 type OpenHandshake = (Box<dyn HandshakeHalf>, u32);

@@ -1,11 +1,13 @@
 //! Frames to and from an untrusted watchdog. An oversized frame ends reading, and a slow watchdog
 //! delays only its own instance's task.
 
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 
 use nearpath_types::frames::{FrameBuffer, MAX_WATCHDOG_FRAME_BYTES};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 
 /// Bytes per read.
@@ -38,6 +40,18 @@ impl WatchdogStream {
         self.stream.write_all(frame).await
     }
 
+    /// Writes a frame that comes with a descriptor, which is closed here.
+    pub(super) async fn write_with_descriptor(
+        &mut self,
+        frame: &[u8],
+        descriptor: OwnedFd,
+    ) -> io::Result<()> {
+        let send = || send_with_descriptor(&self.stream, frame, &descriptor);
+        let sent = self.stream.async_io(Interest::WRITABLE, send).await?;
+        // The descriptor came with the first byte.
+        self.stream.write_all(&frame[sent..]).await
+    }
+
     /// Returns the next frame without its length; `None` at the end of the stream. Cancellation
     /// loses nothing.
     ///
@@ -60,4 +74,22 @@ impl WatchdogStream {
             }
         }
     }
+}
+
+fn send_with_descriptor(
+    stream: &UnixStream,
+    bytes: &[u8],
+    descriptor: &OwnedFd,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fds = [descriptor.as_fd()];
+    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+    let flags = SendFlags::NOSIGNAL;
+    Ok(sendmsg(
+        stream,
+        &[IoSlice::new(bytes)],
+        &mut ancillary,
+        flags,
+    )?)
 }

@@ -1,8 +1,8 @@
 //! The real machine: namespaces, cgroups and seccomp of [`nearpath_kernel`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -11,7 +11,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use nearpath_egress::{AdmissionRequest, AdmittedInstance, EgressHandle};
-use nearpath_kernel::bpf::{LoopbackCounters, LoopbackRedirect};
+use nearpath_kernel::bpf::{
+    DirectSocket, DirectSockets, LoopbackCounters, LoopbackRedirect, PermittedPeers,
+};
 use nearpath_kernel::cgroup::{
     CgroupController, InstanceCgroup, NodeCgroups, ResourceLimits as KernelLimits,
 };
@@ -29,8 +31,9 @@ use super::instance_network::open_netns_of;
 use super::loopback::LazyRedirect;
 use super::{
     DISPATCH_PATH, DirectPathGuard, EgressAccess, InstanceLimits, InstanceMachine, InstanceProcess,
-    InstanceSpec, ProcessExit, ProcessUsage, StartedInstance, session,
+    InstanceSpec, MachineSocket, ProcessExit, ProcessUsage, SocketPeers, StartedInstance, session,
 };
+use crate::config::DirectPorts;
 use crate::forwarding::{GatewayPermit, NodeForwarder};
 use crate::instance::variables;
 
@@ -50,6 +53,8 @@ pub struct KernelMachine {
     /// `None` until an instance needs them.
     trust_files: Mutex<Option<Arc<TrustFiles>>>,
     loopback: LazyRedirect,
+    /// Sockets for other nodes, and where they are opened.
+    direct: Option<(DirectSockets, DirectPorts)>,
 }
 
 /// Maximum wait for asynchronous writes: the largest permitted `flush` of 600 s, and a margin.
@@ -84,6 +89,26 @@ impl KernelMachine {
             trust_folder: PathBuf::new(),
             trust_files: Mutex::default(),
             loopback: LazyRedirect::default(),
+            direct: None,
+        }
+    }
+
+    /// Offers instances sockets of the machine, for direct calls between nodes.
+    pub(crate) fn with_direct_ports(self, ports: DirectPorts) -> Self {
+        // Without a sandbox any process could use the watchdog's descriptors.
+        if !self.has_network() {
+            return self;
+        }
+        let sockets = match DirectSockets::start() {
+            Ok(sockets) => sockets,
+            Err(error) => {
+                tracing::warn!(%error, "direct calls between nodes are unavailable: this machine cannot filter sockets; calls go by the nodes");
+                return self;
+            }
+        };
+        Self {
+            direct: Some((sockets, ports)),
+            ..self
         }
     }
 
@@ -379,6 +404,22 @@ impl InstanceMachine for KernelMachine {
             .map(|bridge| Box::new(bridge) as DirectPathGuard)
     }
 
+    fn open_machine_socket(&self) -> io::Result<Option<MachineSocket>> {
+        let Some((sockets, ports)) = &self.direct else {
+            return Ok(None);
+        };
+        let DirectSocket {
+            socket,
+            port,
+            peers,
+        } = sockets.open(ports.ip, ports.ports.clone())?;
+        Ok(Some(MachineSocket {
+            socket,
+            port,
+            peers: Box::new(peers),
+        }))
+    }
+
     /// Ignores the process limit, which is usually the node's own default.
     fn unenforced_limits(&self, limits: &InstanceLimits) -> Vec<&'static str> {
         let named = [
@@ -394,6 +435,12 @@ impl InstanceMachine for KernelMachine {
             .into_iter()
             .filter(|(set, controller, _)| *set && missing.contains(controller));
         unkept.map(|(_, _, name)| name).collect()
+    }
+}
+
+impl SocketPeers for PermittedPeers {
+    fn replace(&mut self, peers: BTreeSet<SocketAddr>) -> io::Result<()> {
+        PermittedPeers::replace(self, peers)
     }
 }
 

@@ -14,8 +14,8 @@ pub(crate) use instance_network::ProcessNetwork;
 #[doc(hidden)] // for the fuzz targets
 pub use session::alive_session;
 
-use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -137,6 +137,25 @@ pub struct ProcessUsage {
 /// Permission of two instances' watchdogs to reach each other; ends when dropped.
 pub type DirectPathGuard = Box<dyn std::any::Any + Send + Sync>;
 
+/// UDP socket of the machine for one instance.
+pub struct MachineSocket {
+    /// The socket, which reaches its peers alone.
+    pub socket: OwnedFd,
+    /// Its port.
+    pub port: u16,
+    /// Its peers; none at first, and none after this was dropped.
+    pub peers: Box<dyn SocketPeers>,
+}
+
+/// Peers of a socket, whoever holds it.
+pub trait SocketPeers: Send {
+    /// Replaces the peers.
+    ///
+    /// # Errors
+    /// Fails when the kernel has no memory for one.
+    fn replace(&mut self, peers: BTreeSet<SocketAddr>) -> io::Result<()>;
+}
+
 /// Handle to a started instance. Calls have no effect on one that has ended.
 pub trait InstanceProcess: Send + Sync + 'static {
     /// Asks it to finish its requests and end (SIGTERM).
@@ -214,6 +233,14 @@ pub trait InstanceMachine: Send + Sync + 'static {
     /// Returns `None` where instances do not reach each other. Blocks.
     fn open_direct_path(&self, _one: Eip, _other: Eip) -> Option<DirectPathGuard> {
         None
+    }
+
+    /// Opens a socket for direct calls between nodes; `None` on a node that offers none. Blocks.
+    ///
+    /// # Errors
+    /// Fails when no port is free.
+    fn open_machine_socket(&self) -> io::Result<Option<MachineSocket>> {
+        Ok(None)
     }
 
     /// Returns the status of connections to destinations outside.

@@ -2,6 +2,7 @@
 //! gateway, and the report of this node's functions.
 
 mod dialer;
+mod direct;
 mod directory;
 mod local_load;
 mod node_rows;
@@ -18,12 +19,14 @@ use nearpath_internode::{
     LocalState, NodeFacts, PeerClient, PeerLinks, PeerStates, StateServer, random_incarnation,
 };
 use nearpath_node::Node;
+use nearpath_types::direct::{DirectInstances, DirectNode, DirectPeerNodes};
 use nearpath_types::{NodeAddresses, NodeName};
 use nearpath_wire::node_tls::NodeTls;
 use nearpath_wire::quic::{CallerConfig, RefusalStats};
 use tokio::sync::watch;
 
 use dialer::TlsDialer;
+use direct::DirectLinks;
 
 pub(crate) use directory::{NodeDirectory, warn_unconnected};
 pub(crate) use port::PeerPort;
@@ -57,6 +60,10 @@ pub(crate) struct PeerService {
     server: StateServer,
     /// Stops this process from accepting connections of other nodes; `None` once it has.
     handover: Option<DrainTrigger>,
+    /// Directly callable instances of this node.
+    direct: watch::Sender<Arc<DirectNode>>,
+    /// Those of other nodes.
+    direct_peers: watch::Sender<Arc<DirectPeerNodes>>,
 }
 
 impl PeerService {
@@ -66,6 +73,7 @@ impl PeerService {
         tls: watch::Receiver<Arc<NodeTls>>,
         handover: DrainTrigger,
     ) -> Self {
+        let direct = watch::Sender::default();
         let facts = NodeFacts {
             name: own.clone(),
             incarnation: random_incarnation(),
@@ -76,7 +84,9 @@ impl PeerService {
         Self {
             own,
             tls,
-            server: StateServer::new(state.subscribe()),
+            server: StateServer::new(state.subscribe(), direct.subscribe()),
+            direct,
+            direct_peers: watch::Sender::default(),
             state,
             states: watch::Sender::default(),
             applied: watch::Sender::default(),
@@ -121,6 +131,37 @@ impl PeerService {
     /// Returns the states of the other nodes as they change.
     pub(crate) fn watch_peers(&self) -> watch::Receiver<Arc<PeerStates>> {
         self.states.subscribe()
+    }
+
+    /// Returns the directly callable instances of other nodes as they change.
+    pub(crate) fn watch_direct_peers(&self) -> watch::Receiver<Arc<DirectPeerNodes>> {
+        self.direct_peers.subscribe()
+    }
+
+    /// Announces the directly callable instances of this node, which `authority` signs for, and
+    /// follows those of other nodes.
+    pub(crate) fn start_direct(&self, node: &Node, authority: Arc<[u8]>) {
+        let (mut own, direct) = (node.watch_direct_instances(), self.direct.clone());
+        tokio::spawn(async move {
+            loop {
+                let instances = DirectInstances::clone(&own.borrow_and_update());
+                let authority = authority.clone();
+                direct.send_replace(Arc::new(DirectNode {
+                    authority,
+                    instances,
+                }));
+                if own.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+        let links = DirectLinks {
+            own: self.own.clone(),
+            client: self.client(),
+            states: self.watch_peers(),
+            peers: self.direct_peers.clone(),
+        };
+        tokio::spawn(links.follow(self.nodes.subscribe()));
     }
 
     /// Connects to the nodes of the list, and reports this node's functions to them.

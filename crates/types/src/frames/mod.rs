@@ -33,6 +33,7 @@ mod kind {
     pub(super) const CALLEES: u8 = 2;
     pub(super) const HANDSHAKE: u8 = 3;
     pub(super) const TALLIES: u8 = 4;
+    pub(super) const SOCKET: u8 = 5;
 }
 
 /// Frame of a node.
@@ -45,6 +46,8 @@ pub enum NodeFrame<'a> {
     Callees(Vec<CalleeEntry>),
     /// The callee's half of a handshake in memory.
     Handshake(HandshakeMessage),
+    /// UDP socket of the machine, which comes as a descriptor with this frame.
+    Socket,
 }
 
 /// Frame of a watchdog.
@@ -99,6 +102,7 @@ impl<'a> NodeFrame<'a> {
             kind::HANDSHAKE => {
                 FrameReader::read_all(rest, handshake::read_handshake).map(Self::Handshake)
             }
+            kind::SOCKET => FrameReader::read_all(rest, |_| Ok(Self::Socket)),
             // Skipping an unknown frame could lose a revocation.
             other => Err(IdentityFrameError::Kind(other)),
         }
@@ -139,6 +143,11 @@ pub fn handshake_frame(message: &HandshakeMessage) -> Vec<u8> {
 /// Encodes counters as a frame.
 pub fn tallies_frame(all: &[CallTally]) -> Vec<u8> {
     with_length(kind::TALLIES, |out| call_tally::write_tallies(all, out))
+}
+
+/// Returns the frame that comes with a socket.
+pub fn socket_frame() -> Vec<u8> {
+    with_length(kind::SOCKET, |_| {})
 }
 
 fn with_length(kind: u8, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {

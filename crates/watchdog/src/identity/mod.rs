@@ -7,6 +7,7 @@
 //! over UDP, also for outgoing calls. A call is handled as over plain HTTP, by
 //! [`crate::serve::handle_request`], with the same limits, metrics and drain.
 
+mod descriptor_stream;
 mod node_stream;
 
 use std::net::{SocketAddr, UdpSocket};
@@ -29,11 +30,12 @@ use crate::drain::{CloseWatch, DrainToken};
 use crate::errors;
 use crate::incoming_body::{IncomingBody, LimitedBody};
 use crate::logs::log_line;
-use crate::quic_peers::QuicPeers;
+use crate::quic_peers::{PeerDialers, QuicPeers};
 use crate::response_body::WatchdogBody;
 use crate::serve::{WatchdogState, handle_request};
 use crate::shm_server;
 use crate::stream_timeouts::BusyCount;
+pub(crate) use descriptor_stream::{DescriptorStream, ReceivedDescriptors};
 use node_stream::NodeStream;
 
 /// Error of the identity session: there is no identity, or a later frame is invalid.
@@ -63,6 +65,7 @@ pub(crate) async fn serve_identity<S>(
     watch: CloseWatch,
     ready_signal: Option<oneshot::Sender<()>>,
     quic_peers: Option<QuicPeers>,
+    received: ReceivedDescriptors,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -73,6 +76,7 @@ pub(crate) async fn serve_identity<S>(
         watch,
         ready_signal,
         quic_peers,
+        received,
     )
     .await;
     app.tls_acceptor.stop_waiting(); // credentials received so far stay valid
@@ -90,6 +94,7 @@ async fn run_session<S>(
     mut watch: CloseWatch,
     ready_signal: Option<oneshot::Sender<()>>,
     quic_peers: Option<QuicPeers>,
+    received: ReceivedDescriptors,
 ) -> Result<(), IdentitySessionError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -132,6 +137,7 @@ where
         node: Some(node),
         worker,
         quic_peers,
+        received,
         outgoing: mpsc::unbounded_channel(),
     };
     tokio::select! {
@@ -150,6 +156,8 @@ struct IdentitySession<S, H> {
     /// `None` without QUIC.
     worker: Option<QuicWorker<H>>,
     quic_peers: Option<QuicPeers>,
+    /// Descriptors that came with frames.
+    received: ReceivedDescriptors,
     /// Frames for the node: at most one report a second, and those of few handshakes.
     outgoing: (
         mpsc::UnboundedSender<Vec<u8>>,
@@ -189,17 +197,30 @@ where
                 // Started with the first callee: an instance without direct calls keeps no state
                 // for them.
                 if quic_peers.is_empty() && !entries.is_empty() {
-                    quic_peers.start(
-                        worker.provision(),
-                        &|caller| worker.dialer_as(caller),
-                        self.outgoing.0.clone(),
-                    )?;
+                    let dialers = |caller: &CallerConfig| dialers_of(worker, caller);
+                    quic_peers.start(worker.provision(), &dialers, self.outgoing.0.clone())?;
                 }
                 quic_peers.update_callees(entries);
             }
             NodeFrame::Handshake(handshake) => quic_peers
                 .into_iter()
                 .for_each(|quic_peers| quic_peers.handle_handshake(handshake.clone())),
+            NodeFrame::Socket => self.serve_machine_socket()?,
+        }
+        Ok(())
+    }
+
+    /// Serves other machines on the socket that came with the frame, and calls them from there.
+    fn serve_machine_socket(&mut self) -> Result<(), IdentitySessionError> {
+        let (Some(socket), Some(worker)) = (self.received.take(), &mut self.worker) else {
+            return Ok(()); // without QUIC there are no direct calls
+        };
+        let socket = UdpSocket::from(socket);
+        let addr = socket.local_addr()?;
+        worker.add_socket(socket)?;
+        log_line!("QUIC for other nodes on {addr}, a socket of the machine");
+        if let Some(quic_peers) = &self.quic_peers {
+            quic_peers.renew_dialers(&|caller| dialers_of(worker, caller));
         }
         Ok(())
     }
@@ -212,11 +233,15 @@ where
         // A copy, because `update` replaces it, and equal credentials keep their sessions.
         let before = worker.provision().clone();
         worker.apply_provision(next)?;
-        let (now, dialer) = (worker.provision(), |caller: &CallerConfig| {
-            worker.dialer_as(caller)
+        let (now, dialers) = (worker.provision(), |caller: &CallerConfig| {
+            dialers_of(worker, caller)
         });
-        if let Some(quic_peers) = self.quic_peers.as_ref().filter(|_| before != *now) {
-            quic_peers.renew_credentials(now, before.credentials == now.credentials, &dialer)?;
+        let has_same_roots = before.has_same_roots(now);
+        let same_certificate = before.credentials == now.credentials && has_same_roots;
+        // Permitted callers change often, and mean nothing for the calls of this instance.
+        let concerns_calls = !same_certificate || before.revoked != now.revoked;
+        if let Some(quic_peers) = self.quic_peers.as_ref().filter(|_| concerns_calls) {
+            quic_peers.renew_credentials(now, same_certificate, &dialers)?;
         }
         Ok(())
     }
@@ -244,6 +269,18 @@ where
         }
         worker.stop().await;
         Ok(())
+    }
+}
+
+/// Returns the dialers of a worker's sockets with the identity of `caller`.
+fn dialers_of<H, F>(worker: &QuicWorker<H>, caller: &CallerConfig) -> PeerDialers
+where
+    H: Fn(ServedCall) -> F + 'static,
+    F: Future<Output = Response<WatchdogBody>> + 'static,
+{
+    PeerDialers {
+        local: worker.dialer_as(caller),
+        direct: worker.direct_dialer_as(caller),
     }
 }
 

@@ -19,6 +19,10 @@ pub(super) use nearpath_wire::hop::timeout::X_TIMEOUT;
 /// its callee is full.
 pub(super) const MAX_BUFFERED_BODY_BYTES: usize = 1 << 20;
 
+/// Bytes from which a body to another node goes over the nodes' TLS connection. The gateway has the
+/// same limit.
+const MIN_BULK_BYTES: u64 = 16 * 1024;
+
 const FUNCTION_PREFIX: &str = "/function/";
 
 /// A called function, as a request's head names it.
@@ -34,7 +38,7 @@ pub(super) struct CallTarget {
 impl CallTarget {
     /// Selects the call's paths. This watchdog carries out `shm` and `quic`; every other path
     /// begins at the gateway.
-    pub(super) fn plan<B>(
+    pub(super) fn plan<B: Body>(
         &self,
         request: &Request<B>,
         endpoint: Option<&AsyncEndpoint>,
@@ -88,12 +92,13 @@ impl CallTarget {
     }
 }
 
-fn call_needs<B>(request: &Request<B>) -> CallNeeds {
+fn call_needs<B: Body>(request: &Request<B>) -> CallNeeds {
+    let body = request.body().size_hint().exact();
     let headers = request.headers();
     CallNeeds {
         upgrade: headers.contains_key(UPGRADE),
         grpc: has_grpc_content(headers),
-        bulk: false, // a watchdog calls instances of its own machine
+        bulk: body.is_none_or(|bytes| bytes >= MIN_BULK_BYTES),
         trailers: headers.contains_key(TRAILER),
         watchdog: false, // this caller knows no other port
     }
@@ -175,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_callee_that_the_node_has_not_introduced_is_called_through_the_gateway() {
-        let request = build_request("/function/echo", &[]);
+        let request = build_request("/function/echo", &[]).map(|()| no_body());
         let plan = CallTarget::read(&request)
             .unwrap()
             .plan(&request, None, None);
@@ -183,9 +188,24 @@ mod tests {
         assert_eq!(plan.first_choice().path, Path::Http);
     }
 
+    fn no_body() -> http_body_util::Empty<bytes::Bytes> {
+        http_body_util::Empty::new()
+    }
+
+    #[test]
+    fn long_bodies_and_those_of_unknown_length_are_bulk() {
+        let of = |bytes: u64| {
+            let body = http_body_util::Full::new(bytes::Bytes::from(vec![0; bytes as usize]));
+            call_needs(&build_request("/function/echo", &[]).map(|()| body)).bulk
+        };
+        assert_eq!((of(MIN_BULK_BYTES - 1), of(MIN_BULK_BYTES)), (false, true));
+    }
+
     #[test]
     fn upgrades_and_grpc_are_among_the_needs() {
-        let of = |headers: &[(&str, &str)]| call_needs(&build_request("/function/echo", headers));
+        let of = |headers: &[(&str, &str)]| {
+            call_needs(&build_request("/function/echo", headers).map(|()| no_body()))
+        };
         let plain = CallNeeds::PLAIN;
         assert_eq!(of(&[]), plain);
         assert_eq!(

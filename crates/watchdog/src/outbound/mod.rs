@@ -211,7 +211,7 @@ async fn route_call(
     };
     let (endpoint, callee) = (
         proxy.membership.endpoint(),
-        proxy.quic_peers.find_callee(&target.function),
+        proxy.quic_peers.callee_for_call(&target.function),
     );
     let plan = target.plan(&request, endpoint, callee.as_deref());
     let endpoint = endpoint.filter(|_| plan.allows_path(Path::Shm));

@@ -1,11 +1,13 @@
 //! Headers that the gateway would set on a request and its response, set here with the same
 //! meaning.
 
+use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use http::header::{ACCEPT, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, Version};
 use nearpath_types::PlatformError;
+use nearpath_types::direct::split_incarnation;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -25,6 +27,25 @@ const X_DURATION_SECONDS: HeaderName = HeaderName::from_static("x-duration-secon
 const X_NEARPATH_PATH: HeaderName = HeaderName::from_static("x-nearpath-path");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// Path of a call, for the header that shows it.
+pub(super) struct PathHeader {
+    pub(super) path: &'static str,
+    /// Name of the incarnation that was called on another node.
+    pub(super) remote: Option<Rc<str>>,
+}
+
+impl PathHeader {
+    /// Writes `quic`, or for another node `quic; node=b; instance=i5`. Where the gateway names a node
+    /// without an instance, that node has delivered the call.
+    fn to_value(&self) -> HeaderValue {
+        let place = self.remote.as_deref().and_then(split_incarnation);
+        let text = place
+            .map(|(instance, node)| format!("{}; node={node}; instance={instance}", self.path));
+        let value = text.and_then(|text| HeaderValue::try_from(text).ok());
+        value.unwrap_or(HeaderValue::from_static(self.path))
+    }
+}
 
 /// Properties of a request that its response needs.
 #[derive(Debug)]
@@ -80,14 +101,14 @@ impl OutboundContext {
         &self,
         headers: &mut HeaderMap,
         proxy: &OutboundProxy,
-        path: &'static str,
+        path: &PathHeader,
     ) {
         self.set_identity_headers(headers, proxy);
         let took = self.started_at.elapsed().as_secs_f64();
         let seconds = || HeaderValue::from_str(&format!("{took:.6}")).expect("digits and a point");
         headers.entry(X_DURATION_SECONDS).or_insert_with(seconds);
         if self.wants_path {
-            headers.insert(X_NEARPATH_PATH, HeaderValue::from_static(path));
+            headers.insert(X_NEARPATH_PATH, path.to_value());
         }
     }
 

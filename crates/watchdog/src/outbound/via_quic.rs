@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -24,10 +25,10 @@ use tokio::time::timeout;
 use nearpath_wire::hop::headers::{keep_one_origin, strip_hop_headers};
 
 use super::call_target::{CallTarget, X_TIMEOUT};
-use super::request_context::OutboundContext;
+use super::request_context::{OutboundContext, PathHeader};
 use super::{OutboundProxy, SendOutcome};
 use crate::errors::{self, watchdog_error};
-use crate::quic_peers::{CountedCall, QuicCallee};
+use crate::quic_peers::{CountedCall, PickedPeer, QuicCallee};
 use crate::request_body::RequestBody;
 use crate::response_body::WatchdogBody;
 use crate::shm_server;
@@ -65,13 +66,13 @@ pub(super) async fn call_via_quic<B: QuicRequestBody>(
 ) -> Result<SendOutcome<B>, PlatformError> {
     // Before connecting: a call that waits for a connection is open, too.
     let mut counted = callee.count_call();
-    let connection = match with_limit(
+    let PickedPeer { connection, remote } = match with_limit(
         remaining_time(context, target),
         proxy.quic_peers.connect(callee),
     )
     .await
     {
-        Some(Some(connection)) => connection,
+        Some(Some(picked)) => picked,
         Some(None) => {
             // The gateway carries the call and counts it.
             counted.cancel_count();
@@ -106,7 +107,7 @@ pub(super) async fn call_via_quic<B: QuicRequestBody>(
         Some(QuicAttempt::Answered(response)) => {
             counted.record_status(response.status().as_u16());
             Ok(SendOutcome::Answered(finish_response(
-                response, counted, context, proxy,
+                response, counted, context, proxy, remote,
             )))
         }
         Some(QuicAttempt::Lost(QuicCallError::InvalidHead(fault))) => Err(watchdog_error(
@@ -227,6 +228,7 @@ fn finish_response(
     counted: CountedCall,
     context: &OutboundContext,
     proxy: &OutboundProxy,
+    remote: Option<Rc<str>>,
 ) -> Response<WatchdogBody> {
     let platform = response.body().opening().is_platform;
     let mut response = response.map(|body| {
@@ -247,7 +249,14 @@ fn finish_response(
             .or_insert(HeaderValue::from_static("function"));
         keep_one_origin(headers);
     }
-    context.finish_response(headers, proxy, "quic");
+    context.finish_response(
+        headers,
+        proxy,
+        &PathHeader {
+            path: "quic",
+            remote,
+        },
+    );
     response
 }
 

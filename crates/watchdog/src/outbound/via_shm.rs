@@ -11,7 +11,7 @@ use nearpath_domain::{CallDestination, CallError, clock};
 use nearpath_types::{PlatformError, Reason};
 
 use super::call_target::CallTarget;
-use super::request_context::OutboundContext;
+use super::request_context::{OutboundContext, PathHeader};
 use super::{OutboundProxy, SendOutcome};
 use crate::errors::watchdog_error;
 use crate::shm_server;
@@ -52,7 +52,14 @@ pub(super) async fn call_via_shm(
         }
         Ok(reply) => {
             let mut response = shm_server::http_response(reply, context.is_head);
-            context.finish_response(response.headers_mut(), proxy, "shm");
+            context.finish_response(
+                response.headers_mut(),
+                proxy,
+                &PathHeader {
+                    path: "shm",
+                    remote: None,
+                },
+            );
             Ok(SendOutcome::Answered(response))
         }
         // Not sent, for example for lack of credit: another path may take the call.

@@ -6,10 +6,18 @@
 //! packets. Recently called functions get a connection, too. The instance is picked as in the
 //! gateway ([`peer_selection`]). Calls that cannot go directly go to the gateway, which queues and
 //! wakes.
+//!
+//! Instances on other nodes are called directly while the edge is hot ([`edge_heat`]), over
+//! connections that are there: no call waits for one or goes in its first packets. So no sessions
+//! are made for them.
 
 mod call_counters;
+mod dialers;
+mod edge_heat;
 mod peer;
 mod peer_selection;
+mod remote_callees;
+mod reply_watch;
 mod session_minting;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -18,17 +26,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nearpath_types::FunctionId;
 use nearpath_types::frames::{self, CallTally, HandshakeMessage};
 use nearpath_types::policy::ZeroRttPolicy;
-use nearpath_types::{FunctionId, InstanceLocality};
 use nearpath_wire::quic::config::TlsConfigError;
-use nearpath_wire::quic::{CallerConfig, CallerConnection, Dialer};
+use nearpath_wire::quic::{CallerConfig, CallerConnection};
 use nearpath_wire::zero_rtt::{CallerSessions, Provision};
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
 pub(crate) use call_counters::CountedCall;
 use call_counters::{CalleeCounters, CounterSignals};
+pub(crate) use dialers::PeerDialers;
+use edge_heat::EdgeHeat;
 use peer::QuicPeer;
 use peer_selection::pick_peer;
 use session_minting::SessionMinter;
@@ -51,6 +61,16 @@ pub(crate) struct QuicCallee {
     leaving: Vec<Rc<QuicPeer>>,
     counters: Arc<CalleeCounters>,
     last_used: Cell<Option<Instant>>,
+    /// Calls of the edge, for instances on other nodes.
+    heat: Cell<EdgeHeat>,
+}
+
+/// Connection to an instance, for one call.
+#[derive(Debug)]
+pub(crate) struct PickedPeer {
+    pub(crate) connection: CallerConnection,
+    /// Name of its incarnation, if it runs on another node.
+    pub(crate) remote: Option<Rc<str>>,
 }
 
 #[derive(Debug)]
@@ -61,7 +81,7 @@ struct PeersState {
     counters: RefCell<Vec<Arc<CalleeCounters>>>,
     signals: Arc<CounterSignals>,
     caller: RefCell<CallerConfig>,
-    dialer: Rc<RefCell<Dialer>>,
+    dialers: Rc<RefCell<PeerDialers>>,
     /// Sessions of the current certificate. Another certificate starts with an empty store, so none
     /// is mixed up.
     sessions: RefCell<Arc<CallerSessions>>,
@@ -75,7 +95,7 @@ impl QuicPeers {
         self.0.get().is_none()
     }
 
-    /// Starts direct calls with the identity of `provision`. `dialer` opens connections; frames for
+    /// Starts direct calls with the identity of `provision`. `dialers` open connections; frames for
     /// the node go to `to_node`.
     ///
     /// # Errors
@@ -83,25 +103,25 @@ impl QuicPeers {
     pub(crate) fn start(
         &self,
         provision: &Provision,
-        dialer: &dyn Fn(&CallerConfig) -> Dialer,
+        dialers: &dyn Fn(&CallerConfig) -> PeerDialers,
         to_node: mpsc::UnboundedSender<Vec<u8>>,
     ) -> Result<(), TlsConfigError> {
         let sessions = Arc::default();
         let caller =
             CallerConfig::new(&provision.credentials, provision.caller_trust()?, &sessions)?;
         let (callees, counters, signals) = Default::default();
-        let (dialer, caller, sessions) = (
-            RefCell::new(dialer(&caller)),
+        let (dialers, caller, sessions) = (
+            RefCell::new(dialers(&caller)),
             RefCell::new(caller),
             RefCell::new(sessions),
         );
-        let (minter, dialer) = (SessionMinter::new(to_node.clone()), Rc::new(dialer));
+        let (minter, dialers) = (SessionMinter::new(to_node.clone()), Rc::new(dialers));
         let state = Rc::new(PeersState {
             callees,
             counters,
             signals,
             caller,
-            dialer,
+            dialers,
             sessions,
             minter,
             to_node,
@@ -113,7 +133,15 @@ impl QuicPeers {
         Ok(())
     }
 
-    /// Renews credentials and trust. With `same_certificate` only the trust has changed.
+    /// Replaces the dialers, after the node has given a socket.
+    pub(crate) fn renew_dialers(&self, dialers: &dyn Fn(&CallerConfig) -> PeerDialers) {
+        if let Some(state) = self.0.get() {
+            let next = dialers(&state.caller.borrow());
+            state.dialers.replace(next);
+        }
+    }
+
+    /// Renews credentials and trust. With `same_certificate` only revocations have changed.
     ///
     /// # Errors
     /// As [`start`](Self::start); the state stays as it was.
@@ -121,7 +149,7 @@ impl QuicPeers {
         &self,
         provision: &Provision,
         same_certificate: bool,
-        dialer: &dyn Fn(&CallerConfig) -> Dialer,
+        dialers: &dyn Fn(&CallerConfig) -> PeerDialers,
     ) -> Result<(), TlsConfigError> {
         let Some(state) = self.0.get() else {
             return Ok(());
@@ -138,7 +166,7 @@ impl QuicPeers {
                 caller
             }
         };
-        state.dialer.replace(dialer(&caller));
+        state.dialers.replace(dialers(&caller));
         state.caller.replace(caller);
         state.all_peers().for_each(|peer| peer.drop_connection()); // a peer is checked when a connection is made
         if !same_certificate {
@@ -161,26 +189,22 @@ impl QuicPeers {
         }
     }
 
-    /// Returns the callee of this name, if it can be called directly now.
-    pub(crate) fn find_callee(&self, name: &FunctionId) -> Option<Rc<QuicCallee>> {
-        let callees = self.0.get()?.callees.borrow();
-        callees
-            .get(name)
-            .filter(|callee| !callee.peers.is_empty())
-            .cloned()
-    }
-
     /// Returns a connection to one of the callee's instances. `None`: two of them failed, or all
     /// back off.
-    pub(crate) async fn connect(&self, callee: &QuicCallee) -> Option<CallerConnection> {
+    pub(crate) async fn connect(&self, callee: &QuicCallee) -> Option<PickedPeer> {
         let state = self.0.get()?;
         callee.last_used.set(Some(Instant::now()));
         // Two attempts bound the time that is lost before the gateway takes the call.
         for _ in 0..2 {
-            let load = |k: usize| callee.peers[k].open_calls(Instant::now());
+            let load = |k: usize| {
+                let (peer, now) = (&callee.peers[k], Instant::now());
+                let may_call = !peer.is_remote() || peer.is_usable(now);
+                peer.open_calls(now).filter(|_| may_call)
+            };
             let peer = &callee.peers[pick_peer(callee.peers.len(), fastrand::u64(..), load)?];
-            if let Ok(connection) = peer.connect(&state.dialer).await {
-                return Some(connection);
+            if let Ok(connection) = peer.connect(&state.dialers).await {
+                let remote = peer.is_remote().then(|| Rc::clone(&peer.name));
+                return Some(PickedPeer { connection, remote });
             }
         }
         None
@@ -217,9 +241,7 @@ impl QuicCallee {
 
     /// Returns whether all its instances run on this instance's machine.
     pub(crate) fn is_on_same_node(&self) -> bool {
-        self.peers
-            .iter()
-            .all(|peer| peer.locality == InstanceLocality::SameNode)
+        self.peers.iter().all(|peer| !peer.is_remote())
     }
 
     fn was_used_recently(&self) -> bool {
@@ -290,6 +312,7 @@ impl PeersState {
                 |before| Arc::clone(&before.counters),
             ),
             last_used: Cell::new(previous.and_then(|before| before.last_used.get())),
+            heat: Cell::new(previous.map(|before| before.heat.get()).unwrap_or_default()),
         }
     }
 
@@ -305,9 +328,12 @@ impl PeersState {
     /// Makes sessions with new peers and connections to recently called ones, in the background.
     fn prepare_peers(self: &Rc<Self>) {
         let sessions = self.sessions.borrow();
-        let is_unprepared =
-            |peer: &Rc<QuicPeer>| sessions.session_count(&peer.name) == 0 && !peer.has_connection();
+        let is_unprepared = |peer: &Rc<QuicPeer>| {
+            !peer.is_remote() && sessions.session_count(&peer.name) == 0 && !peer.has_connection()
+        };
         let callees = self.callees.borrow();
+        let hot = callees.values().filter(|callee| callee.heat.get().is_hot());
+        hot.for_each(|callee| self.connect_remote_peers(callee, Instant::now()));
         let mut peers: Vec<_> = callees
             .values()
             .flat_map(|callee| &callee.peers)
@@ -322,7 +348,7 @@ impl PeersState {
                 state.mint_session(&peer).await;
                 // Checked afterwards: the peer may have been withdrawn meanwhile.
                 if state.is_wanted(&peer) {
-                    let _ = peer.connect(&state.dialer).await; // who calls it learns why
+                    let _ = peer.connect(&state.dialers).await; // who calls it learns why
                 }
             });
         }

@@ -1,16 +1,18 @@
 //! Instance of a callee, and the connection to it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use nearpath_types::{InstanceLocality, frames};
-use nearpath_wire::quic::{CallerConnection, Dialer, QuicDialError};
+use nearpath_wire::quic::{CallerConnection, QuicDialError};
 use tokio::sync::Mutex;
 use tokio::task::spawn_local;
 
+use super::dialers::PeerDialers;
 use super::peer_selection::PeerBackoff;
+use super::reply_watch::ReplyWatch;
 
 /// Time limit of a connection attempt: the instance is near, and the call has another path.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -21,11 +23,14 @@ pub(super) struct QuicPeer {
     /// Name of the incarnation, which its certificate shows.
     pub(super) name: Rc<str>,
     pub(super) addr: SocketAddr,
-    pub(super) locality: InstanceLocality,
+    locality: InstanceLocality,
     connection: RefCell<Option<CallerConnection>>,
     /// Serialises connection attempts.
     dial_lock: Mutex<()>,
     backoff: PeerBackoff,
+    /// A task opens a connection that no call waits for.
+    is_dialed_ahead: Cell<bool>,
+    reply_watch: Cell<ReplyWatch>,
 }
 
 impl QuicPeer {
@@ -44,7 +49,43 @@ impl QuicPeer {
             connection,
             dial_lock,
             backoff,
+            is_dialed_ahead: Cell::new(false),
+            reply_watch: Cell::default(),
         }
+    }
+
+    /// Returns whether the instance runs on another machine.
+    pub(super) fn is_remote(&self) -> bool {
+        self.locality == InstanceLocality::OtherNode
+    }
+
+    /// Returns whether a connection is there whose handshake is complete and whose peer responds.
+    pub(super) fn is_usable(&self, now: Instant) -> bool {
+        let connection = self.ready_connection();
+        let Some(connection) = connection.filter(|connection| !connection.is_early()) else {
+            return false;
+        };
+        let mut watch = self.reply_watch.get();
+        let received = connection.datagrams_received();
+        let is_usable = watch.observe(received, connection.open_calls(), now);
+        self.reply_watch.set(watch);
+        is_usable
+    }
+
+    /// Returns whether the caller should open a connection in the background, and notes it.
+    pub(super) fn begin_background_dial(&self, now: Instant) -> bool {
+        let is_due = self.is_remote()
+            && !self.is_dialed_ahead.get()
+            && self.backoff.is_ready(now)
+            && !self.has_connection();
+        if is_due {
+            self.is_dialed_ahead.set(true);
+        }
+        is_due
+    }
+
+    pub(super) fn end_background_dial(&self) {
+        self.is_dialed_ahead.set(false);
     }
 
     /// Returns the open calls, or `None` while the peer backs off.
@@ -91,14 +132,14 @@ impl QuicPeer {
     /// See [`DialError`]; the peer then backs off.
     pub(super) async fn connect(
         self: &Rc<Self>,
-        dialer: &Rc<RefCell<Dialer>>,
+        dialers: &Rc<RefCell<PeerDialers>>,
     ) -> Result<CallerConnection, QuicDialError> {
         if let Some(connection) = self.ready_connection() {
             return Ok(connection);
         }
         // A task of its own: a caller that gives up early must not cancel the attempt for the
         // others.
-        let dial_task = spawn_local(Rc::clone(self).dial_peer(Rc::clone(dialer)));
+        let dial_task = spawn_local(Rc::clone(self).dial_peer(Rc::clone(dialers)));
         dial_task
             .await
             .unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
@@ -106,7 +147,7 @@ impl QuicPeer {
 
     async fn dial_peer(
         self: Rc<Self>,
-        dialer: Rc<RefCell<Dialer>>,
+        dialers: Rc<RefCell<PeerDialers>>,
     ) -> Result<CallerConnection, QuicDialError> {
         let _dial_permit = self.dial_lock.lock().await;
         // Another task may have connected while this one waited for the lock.
@@ -114,7 +155,7 @@ impl QuicPeer {
             return Ok(connection);
         }
         // Cloned out of the cell, because a renewal may replace the dialer during the await.
-        let dialer = dialer.borrow().clone();
+        let dialer = dialers.borrow().for_locality(self.locality).clone();
         let dialled = dialer
             .dial_worker(self.addr, &self.name, DIAL_TIMEOUT)
             .await;

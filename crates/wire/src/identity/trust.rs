@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use nearpath_types::direct::ForeignAuthority;
 use nearpath_types::spiffe::SpiffeRole;
 use nearpath_types::{FunctionId, NodeName, SpiffeId};
 use rustls::RootCertStore;
@@ -13,13 +14,22 @@ use rustls::server::WebPkiClientVerifier;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+mod foreign;
+
+use foreign::ForeignDomain;
+
 /// Rules that a peer is checked against. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Trust {
     trust_domain: Arc<str>,
+    /// Roots for rustls, which accepts each of them for any peer.
     roots: Arc<RootCertStore>,
+    /// Roots of the own trust domain.
+    own_roots: Arc<RootCertStore>,
     revoked: Arc<HashSet<String>>,
     expected: ExpectedPeers,
+    /// Other trust domains; their roots are among `roots`, too.
+    foreign: Arc<[ForeignDomain]>,
 }
 
 /// Peers that a trust is for.
@@ -128,11 +138,14 @@ impl Trust {
         for authority in authorities {
             roots.add(authority.clone())?;
         }
+        let roots = Arc::new(roots);
         Ok(Self {
             trust_domain: trust_domain.into(),
-            roots: Arc::new(roots),
+            own_roots: roots.clone(),
+            roots,
             revoked: Arc::default(),
             expected: ExpectedPeers::Workers { callers: None },
+            foreign: Arc::default(),
         })
     }
 
@@ -167,6 +180,24 @@ impl Trust {
         }
     }
 
+    /// Returns the same trust, and instances of other trust domains: each authority for its own
+    /// domain alone. Call it once.
+    ///
+    /// # Errors
+    /// When a certificate cannot be an authority's.
+    pub fn with_foreign(&self, foreign: &[ForeignAuthority]) -> Result<Self, rustls::Error> {
+        let mut roots = RootCertStore::clone(&self.roots);
+        for authority in foreign {
+            roots.add(authority.certificate.clone().into())?;
+        }
+        let domains = foreign.iter().map(ForeignDomain::new);
+        Ok(Self {
+            roots: Arc::new(roots),
+            foreign: domains.collect::<Result<_, _>>()?,
+            ..self.clone()
+        })
+    }
+
     pub(crate) fn roots(&self) -> Arc<RootCertStore> {
         Arc::clone(&self.roots)
     }
@@ -183,7 +214,11 @@ impl Trust {
     ) -> Result<PeerIdentity, PeerRefusal> {
         let peer = parse_certificate(chain.first().ok_or(PeerRefusal::NoCertificate)?)?;
         if peer.id.trust_domain != *self.trust_domain {
-            return Err(PeerRefusal::TrustDomain(peer.id));
+            return foreign::admit_foreign(&self.foreign, &self.expected, peer, chain, now);
+        }
+        // With other domains among the roots, rustls has proved too little.
+        if !self.foreign.is_empty() && !is_signed_by(self.own_roots.clone(), chain, now) {
+            return Err(PeerRefusal::UnknownRoot(peer.id));
         }
         // By name: it identifies the incarnation, and stays unique.
         if self.revoked.contains(&peer.name) {
@@ -191,13 +226,7 @@ impl Trust {
             // gets
             return Err(PeerRefusal::Revoked(peer.id));
         }
-        if peer.not_after < unix_seconds(now) {
-            return Err(PeerRefusal::Expired(peer.id));
-        }
-        if unix_seconds(now) < peer.not_before {
-            return Err(PeerRefusal::NotYetValid(peer.id));
-        }
-        self.expected.check_caller(peer)
+        self.expected.check_caller(check_validity(peer, now)?)
     }
 
     /// Checks the peer of an open connection again, after the roots may have changed.
@@ -218,15 +247,7 @@ impl Trust {
 
     /// Returns whether an accepted root signed for the chain.
     fn has_root_of(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> bool {
-        let Some((own, issuers)) = chain.split_first() else {
-            return false;
-        };
-        let since = now.duration_since(SystemTime::UNIX_EPOCH);
-        let now = UnixTime::since_unix_epoch(since.unwrap_or_default());
-        // Only signatures matter here, which all providers of ring verify alike.
-        let provider = Arc::new(ring::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(self.roots(), provider).build();
-        verifier.is_ok_and(|verifier| verifier.verify_client_cert(own, issuers, now).is_ok())
+        is_signed_by(self.roots(), chain, now)
     }
 
     /// Checks a node's certificate for the node that it called, and returns the name of the calling
@@ -288,6 +309,30 @@ impl ExpectedPeers {
             }
         }
     }
+}
+
+/// Checks the times of a peer's certificate.
+fn check_validity(peer: PeerIdentity, now: SystemTime) -> Result<PeerIdentity, PeerRefusal> {
+    if peer.not_after < unix_seconds(now) {
+        return Err(PeerRefusal::Expired(peer.id));
+    }
+    if unix_seconds(now) < peer.not_before {
+        return Err(PeerRefusal::NotYetValid(peer.id));
+    }
+    Ok(peer)
+}
+
+/// Returns whether one of these roots signed for the chain.
+fn is_signed_by(roots: Arc<RootCertStore>, chain: &[CertificateDer<'_>], now: SystemTime) -> bool {
+    let Some((own, issuers)) = chain.split_first() else {
+        return false;
+    };
+    let since = now.duration_since(SystemTime::UNIX_EPOCH);
+    let now = UnixTime::since_unix_epoch(since.unwrap_or_default());
+    // Only signatures matter here, which all providers of ring verify alike.
+    let provider = Arc::new(ring::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
+    verifier.is_ok_and(|verifier| verifier.verify_client_cert(own, issuers, now).is_ok())
 }
 
 /// Seconds since 1970, the unit of certificates.

@@ -22,6 +22,7 @@ use super::dialer::Dialer;
 use super::server::{CallServer, RefusalStats, ServedCall};
 use super::udp;
 use crate::BoxError;
+use crate::identity::Trust;
 use crate::zero_rtt::{Provision, WorkerSessions};
 
 /// Reasons why a worker cannot serve, or cannot apply a provision.
@@ -46,6 +47,8 @@ pub enum QuicWorkerError {
 /// A QUIC worker. Dropping it stops it.
 pub struct QuicWorker<H> {
     endpoint: Endpoint,
+    /// Endpoint on a socket of the machine, for other machines.
+    direct: Option<Endpoint>,
     sessions: Arc<WorkerSessions>,
     server: Rc<CallServer<H>>,
     provision: Provision,
@@ -82,10 +85,46 @@ where
         tokio::task::spawn_local(accept_connections(endpoint.clone(), Rc::clone(&server)));
         Ok(Self {
             endpoint,
+            direct: None,
             sessions,
             server,
             provision,
         })
+    }
+
+    /// Serves on another socket, too, with the same identity, sessions and limits. Replaces an
+    /// earlier one.
+    ///
+    /// # Errors
+    /// See [`QuicWorkerError`]; the previous state is kept.
+    pub fn add_socket(&mut self, socket: UdpSocket) -> Result<(), QuicWorkerError> {
+        udp::request_buffers(&socket);
+        let trust = self.provision.worker_trust();
+        let config = self.build_config(&trust.map_err(TlsConfigError::from)?, &self.provision)?;
+        let endpoint = open_endpoint(EndpointConfig::default(), Some(config), socket)?;
+        let serving = accept_connections(endpoint.clone(), Rc::clone(&self.server));
+        tokio::task::spawn_local(serving);
+        if let Some(before) = self.direct.replace(endpoint) {
+            before.close(close_code::STOPPING, b"the worker has another socket");
+        }
+        Ok(())
+    }
+
+    fn build_config(
+        &self,
+        trust: &Trust,
+        provision: &Provision,
+    ) -> Result<config::WorkerConfig, TlsConfigError> {
+        config::worker_config(
+            &provision.credentials,
+            trust,
+            self.sessions.clone(),
+            &provision.token_key,
+        )
+    }
+
+    fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        std::iter::once(&self.endpoint).chain(&self.direct)
     }
 
     /// Applies a provision: sessions are added, everything else replaces its predecessor. Open
@@ -107,15 +146,12 @@ where
         let entries = std::mem::take(&mut next.sessions);
         if next != self.provision {
             let trust = next.worker_trust().map_err(TlsConfigError::from)?;
-            let config = config::worker_config(
-                &next.credentials,
-                &trust,
-                self.sessions.clone(),
-                &next.token_key,
-            )?;
+            let config = self.build_config(&trust, &next)?;
             self.sessions.set_certificate_end(certificate_end(&next));
             // New handshakes use the new certificate; open connections keep theirs.
-            self.endpoint.set_server_config(Some(config));
+            for endpoint in self.endpoints() {
+                endpoint.set_server_config(Some(config.clone()));
+            }
             self.server.set_trust(trust);
             self.provision = next;
         }
@@ -166,6 +202,12 @@ where
         )
     }
 
+    /// Dials workers on other machines from the socket for them; `None` without one.
+    pub fn direct_dialer_as(&self, caller: &CallerConfig) -> Option<Dialer> {
+        let endpoint = self.direct.as_ref()?;
+        Some(caller.dialer_on(endpoint))
+    }
+
     /// Accepts no more calls, and returns when the open ones have ended. Its own calls continue.
     /// New connections are still accepted: only after a handshake their callers can trust that no
     /// call was run.
@@ -176,20 +218,20 @@ where
     /// Closes all connections now, its own calls included, and returns when every peer was
     /// notified. Open calls are cut.
     pub async fn close_now(&self) {
-        // New connections are refused before the open ones are closed.
-        self.endpoint.set_server_config(None);
-        self.endpoint
-            .close(close_code::STOPPING, b"the worker is stopping");
-        self.endpoint.wait_idle().await;
+        for endpoint in self.endpoints() {
+            // New connections are refused before the open ones are closed.
+            endpoint.set_server_config(None);
+            endpoint.close(close_code::STOPPING, b"the worker is stopping");
+        }
+        for endpoint in self.endpoints() {
+            endpoint.wait_idle().await;
+        }
     }
 
     /// Drains ([`drain`](Self::drain)), then closes all connections.
     pub async fn stop(&self) {
         self.drain().await;
-        self.endpoint.set_server_config(None);
-        self.endpoint
-            .close(close_code::STOPPING, b"the worker is stopping");
-        self.endpoint.wait_idle().await;
+        self.close_now().await;
     }
 }
 
@@ -218,8 +260,9 @@ fn certificate_end(provision: &Provision) -> Instant {
 
 impl<H> Drop for QuicWorker<H> {
     fn drop(&mut self) {
-        self.endpoint
-            .close(close_code::STOPPING, b"the worker has stopped");
+        for endpoint in std::iter::once(&self.endpoint).chain(&self.direct) {
+            endpoint.close(close_code::STOPPING, b"the worker has stopped");
+        }
     }
 }
 

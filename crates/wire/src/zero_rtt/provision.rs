@@ -9,6 +9,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
+use nearpath_types::direct::ForeignAuthority;
 use nearpath_types::{FunctionId, SpiffeId};
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,8 @@ pub struct Provision {
     pub callers: Vec<FunctionId>,
     /// Names of incarnations whose certificates were revoked.
     pub revoked: Vec<String>,
+    /// Authorities of other nodes, for direct calls between machines.
+    pub foreign: Vec<ForeignAuthority>,
     /// Key of the worker's address tokens.
     pub token_key: TokenKey,
     /// Sessions that were minted for this incarnation since the last frame.
@@ -63,6 +66,7 @@ struct ProvisionFrame {
     authorities: Vec<Vec<u8>>,
     callers: Vec<FunctionId>,
     revoked: Vec<String>,
+    foreign: Vec<ForeignAuthority>,
     key: [u8; 32],
     entries: Vec<(Vec<u8>, Vec<u8>)>,
 }
@@ -95,6 +99,7 @@ impl Provision {
             authorities: der(&self.authorities),
             callers: self.callers.clone(),
             revoked: self.revoked.clone(),
+            foreign: self.foreign.clone(),
             key: self.token_key.0,
             entries: self
                 .sessions
@@ -137,6 +142,7 @@ impl Provision {
             authorities: der(frame.authorities),
             callers: frame.callers,
             revoked: frame.revoked,
+            foreign: frame.foreign,
             token_key: TokenKey(frame.key),
             sessions: frame
                 .entries
@@ -163,7 +169,21 @@ impl Provision {
     /// When a certificate among the authorities cannot be an authority's.
     pub fn caller_trust(&self) -> Result<Trust, rustls::Error> {
         let trust = Trust::new(&self.credentials.id.trust_domain, &self.authorities)?;
-        Ok(trust.with_revoked(self.revoked.iter().cloned().collect()))
+        let trust = trust.with_revoked(self.revoked.iter().cloned().collect());
+        match self.foreign.is_empty() {
+            true => Ok(trust),
+            false => trust.with_foreign(&self.foreign),
+        }
+    }
+
+    /// Returns whether both trust the same workers, by the same authorities.
+    pub fn has_same_roots(&self, other: &Self) -> bool {
+        let roots = |provision: &Self| -> Vec<(String, Vec<u8>)> {
+            let foreign = provision.foreign.iter();
+            let root = |one: &ForeignAuthority| (one.trust_domain.clone(), one.certificate.clone());
+            foreign.map(root).collect()
+        };
+        self.authorities == other.authorities && roots(self) == roots(other)
     }
 }
 
@@ -200,6 +220,11 @@ mod tests {
             authorities: chain,
             callers: vec![function],
             revoked: vec!["i6".into()],
+            foreign: vec![ForeignAuthority {
+                trust_domain: "b".into(),
+                certificate: vec![4],
+                callers: [("i1.b".into(), "other".parse().unwrap())].into(),
+            }],
             token_key: TokenKey([9; 32]),
             sessions: entries
                 .into_iter()

@@ -69,6 +69,7 @@ impl IdentityFixture {
             authorities: vec![authority.certificate().clone()],
             callers: Vec::new(),
             revoked: Vec::new(),
+            foreign: Vec::new(),
             token_key: TokenKey([7; 32]),
             sessions: Vec::new(),
         };

@@ -46,6 +46,7 @@ pub(crate) fn new_provision(
         authorities: vec![authority.certificate().clone()],
         callers: callers.iter().map(|caller| function_id(caller)).collect(),
         revoked: Vec::new(),
+        foreign: Vec::new(),
         token_key: TokenKey([number as u8; 32]),
         sessions: Vec::new(),
     }

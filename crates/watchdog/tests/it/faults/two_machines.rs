@@ -151,6 +151,7 @@ fn new_provision(authority: &Authority) -> Provision {
         authorities: vec![authority.certificate().clone()],
         callers: Vec::new(),
         revoked: Vec::new(),
+        foreign: Vec::new(),
         token_key: TokenKey([7; 32]),
         sessions: Vec::new(),
     }

@@ -2,6 +2,7 @@
 
 mod calls;
 pub(crate) mod fixture;
+mod foreign_peers;
 mod mtls;
 mod peers;
 mod recorded_flights;

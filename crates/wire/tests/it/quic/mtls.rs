@@ -36,6 +36,7 @@ impl MtlsWorker {
             authorities: vec![fixture.authority.certificate().clone()],
             callers: vec!["friend".parse().unwrap()],
             revoked: Vec::new(),
+            foreign: Vec::new(),
             token_key: TokenKey([7; 32]),
             sessions: Vec::new(),
         };

@@ -20,6 +20,7 @@ pub(crate) fn provision_for(fixture: &QuicFixture, worker: &fixture::TestWorkerS
         authorities: vec![fixture.authority.certificate().clone()],
         callers: vec!["friend".parse().unwrap()],
         revoked: Vec::new(),
+        foreign: Vec::new(),
         token_key: TokenKey([7; 32]),
         sessions: worker.sessions.clone(),
     }
