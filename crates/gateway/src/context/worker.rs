@@ -233,7 +233,7 @@ fn node_connections(settings: &GatewaySettings, shared: &GatewayState) -> Connec
     let control = shared.control.clone();
     let open = move |is_ipv6| control.open_machine_socket(is_ipv6);
     let connections = Connections::new(shared.node_caller.clone());
-    connections.to_nodes(Rc::new(open), settings.max_node_connections)
+    connections.with_nodes(Rc::new(open), settings.max_node_connections)
 }
 
 /// Keeps a transfer in the sweep.

@@ -29,7 +29,7 @@ impl Connections {
     /// Opens TCP sockets with `opener` instead of in the thread's network namespace, and keeps up to
     /// `max_kept` connections to each node for plain requests.
     #[must_use]
-    pub(crate) fn to_nodes(self, opener: SocketOpener, max_kept: usize) -> Self {
+    pub(crate) fn with_nodes(self, opener: SocketOpener, max_kept: usize) -> Self {
         let kept_tls = NodeConnections::new(opener.clone(), max_kept);
         Self {
             tcp: self.tcp.with_sockets(opener),

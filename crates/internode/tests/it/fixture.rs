@@ -112,7 +112,7 @@ impl TestNode {
         let (state, states) = watch::channel(Arc::new(new_state(text)));
         let is_mute = Arc::new(AtomicBool::new(false));
         let addr = listener.local_addr().unwrap();
-        let service = StateServer::new(states, tokio::sync::watch::channel(Default::default()).1);
+        let service = StateServer::new(states, watch::channel(Default::default()).1);
         let (is_handed_over, accepting) = watch::channel(false);
         let accepting = accept_all(listener, service.clone(), is_mute.clone(), accepting);
         let server = tokio::spawn(accepting);
