@@ -180,6 +180,9 @@ struct FoundFunction {
 /// Finds the function of a plain request. `None`: another path, an unknown function, or a connection of the
 /// reserve. The pipeline answers these through hyper.
 fn find_function(client: &ClientConnection, plain: &PlainRequest) -> Option<FoundFunction> {
+    if client.peer.is_on_reserve {
+        return None;
+    }
     let table = &client.worker.table;
     if let Some(name) = plain.called_function() {
         let function = table.find_by_name(name)?;
@@ -189,7 +192,7 @@ fn find_function(client: &ClientConnection, plain: &PlainRequest) -> Option<Foun
         });
     }
     match route::parse_path(plain.path()) {
-        Ok(PathTarget::Function { name, path_offset }) if !client.peer.is_on_reserve => {
+        Ok(PathTarget::Function { name, path_offset }) => {
             table.find_by_name(name).map(|function| FoundFunction {
                 function,
                 path_offset,
