@@ -19,7 +19,7 @@
 #define MAPPED_PREFIX 0x0000ffff
 #endif
 
-/* More fragments, or an offset (RFC 791). */
+/* More fragments, or an offset (RFC 791): later fragments have no ports. */
 #define FRAGMENT_BITS 0x3fff
 
 /* A socket, and a peer that it may reach. crates/kernel/src/bpf/direct_sockets.rs has the same. */
@@ -30,6 +30,7 @@ struct direct_peer {
 	__u32 address[4];
 	/* In network byte order. */
 	__u32 port;
+	/* Explicit padding: the map compares all bytes of a key. */
 	__u32 zero;
 };
 

@@ -30,7 +30,7 @@ const (
 	obstacleNoRoom           = "no_room"            // the channel or the memory pool had no room for the call at that moment
 	obstacleUpgrade          = "upgrade"            // an upgraded connection needs a connection of its own
 	obstacleBulk             = "bulk"               // the body is long or of unknown length, which TLS carries to another machine with less CPU time
-	obstacleKeptTLS          = "kept_tls"           // a kept TLS connection to the node is idle, which carries a complete request with less CPU time
+	obstacleKeptTLS          = "kept_tls"           // kept TLS connections to the node carry complete requests with less CPU time
 	obstacleGRPC             = "grpc"               // gRPC needs HTTP/2 up to the function
 	obstacleTrailers         = "trailers"           // the request announces trailers (`Trailer`), which messages in memory do not have
 	obstacleCallerNoIdentity = "caller_no_identity" // the caller has no certificate: its calls go to the gateway over HTTP

@@ -43,7 +43,7 @@ pub struct TransportFacts {
     pub udp_blocked: bool,
     /// Both speak TLS over TCP.
     pub tls: bool,
-    /// A kept connection over TLS to the other node is idle.
+    /// A kept connection over TLS to the other node can carry the call.
     pub kept_tls: bool,
     /// The caller may connect to the function's own port, inside the instance.
     pub own_port: bool,

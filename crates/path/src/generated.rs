@@ -106,7 +106,7 @@ pub enum Obstacle {
     Upgrade,
     /// The body is long or of unknown length, which TLS carries to another machine with less CPU time.
     Bulk,
-    /// A kept TLS connection to the node is idle, which carries a complete request with less CPU time.
+    /// Kept TLS connections to the node carry complete requests with less CPU time.
     KeptTls,
     /// gRPC needs HTTP/2 up to the function.
     Grpc,
@@ -248,7 +248,7 @@ impl Obstacle {
             Self::NoRoom => "the channel or the memory pool had no room for the call at that moment",
             Self::Upgrade => "an upgraded connection needs a connection of its own",
             Self::Bulk => "the body is long or of unknown length, which TLS carries to another machine with less CPU time",
-            Self::KeptTls => "a kept TLS connection to the node is idle, which carries a complete request with less CPU time",
+            Self::KeptTls => "kept TLS connections to the node carry complete requests with less CPU time",
             Self::Grpc => "gRPC needs HTTP/2 up to the function",
             Self::Trailers => "the request announces trailers (`Trailer`), which messages in memory do not have",
             Self::CallerNoIdentity => "the caller has no certificate: its calls go to the gateway over HTTP",

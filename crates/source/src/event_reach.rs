@@ -6,8 +6,8 @@ use nearpath_controller::DeclaredFunction;
 use nearpath_types::policy::{PUBLISHES, SUBSCRIBES};
 use nearpath_types::{FunctionId, FunctionPolicy, NodeAddresses, NodeName, topic};
 
-/// Returns a warning for each publisher with a subscriber that does not run on all its nodes: events stay in
-/// the memory of one machine.
+/// Returns a warning for each publisher and subscriber of which the subscriber is missing on a node of the
+/// publisher: events stay in the memory of one machine.
 pub(crate) fn warn_unreached_subscribers(
     functions: &BTreeMap<FunctionId, DeclaredFunction>,
     nodes: &NodeAddresses,

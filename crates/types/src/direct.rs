@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::FunctionId;
 use crate::node::NodeName;
 
-/// What a node announces about its directly callable instances.
+/// Announcement of a node's directly callable instances.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DirectNode {
     /// Certificate (DER) of the authority of its instances; empty: it has none.
@@ -29,7 +29,7 @@ pub struct DirectInstance {
     pub function: FunctionId,
     /// Its UDP port on the machine of its node.
     pub port: u16,
-    /// It gets no new calls, and finishes its open ones.
+    /// Gets no new calls, and finishes its open ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
 }
@@ -74,8 +74,8 @@ pub fn trust_domain_of(node: &NodeName) -> String {
     format!("{node}{TRUST_DOMAIN_SUFFIX}")
 }
 
-/// Splits the name of an incarnation into the id of the instance and its node. `None`: the node has
-/// no name.
+/// Splits the name of an incarnation into the id of the instance and its node. `None`: it has another
+/// form, or its node has no name.
 pub fn split_incarnation(name: &str) -> Option<(&str, &str)> {
     let (instance, domain) = name.split_once('.')?;
     let node = domain.strip_suffix(TRUST_DOMAIN_SUFFIX)?;

@@ -45,7 +45,7 @@ const Obstacle = Object.freeze({
   UPGRADE: 'upgrade',
   /** the body is long or of unknown length, which TLS carries to another machine with less CPU time */
   BULK: 'bulk',
-  /** a kept TLS connection to the node is idle, which carries a complete request with less CPU time */
+  /** kept TLS connections to the node carry complete requests with less CPU time */
   KEPT_TLS: 'kept_tls',
   /** gRPC needs HTTP/2 up to the function */
   GRPC: 'grpc',

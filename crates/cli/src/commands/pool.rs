@@ -177,7 +177,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            row.ends_with("7.0 KiB    -  cached 3, failed 1  LISTEN 2"),
+            row.ends_with("7.0 KiB    -  -      cached 3, failed 1  LISTEN 2"),
             "{text}"
         );
     }

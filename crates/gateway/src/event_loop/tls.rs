@@ -9,11 +9,15 @@ use rustls::{ConnectionCommon, SideData};
 
 use super::socket::{PolledSocket, READ_BYTES};
 
+/// Maximum reads without data. Sessions and key updates are far shorter; a peer that sends nothing else must
+/// not hold the thread.
+const MAX_READS: u32 = 4;
+
 /// Reads what has arrived, decrypted, behind the bytes in `buffer`. 0: the peer has ended its direction.
 ///
 /// # Errors
-/// `WouldBlock` if no whole record with data has arrived; of the connection, which is shut down if a record
-/// is invalid.
+/// `WouldBlock` if no whole record with data has arrived; another error after many records without data; of
+/// the connection, which is shut down if a record is invalid.
 pub(crate) fn try_read_decrypted<S: SideData>(
     session: &mut ConnectionCommon<S>,
     socket: &PolledSocket,
@@ -21,11 +25,18 @@ pub(crate) fn try_read_decrypted<S: SideData>(
 ) -> io::Result<usize> {
     let before = buffer.len();
     let mut is_open = take_decrypted(session, buffer)?;
+    let mut reads = 0;
     while is_open && buffer.len() == before {
+        reads += 1;
+        if reads > MAX_READS {
+            return Err(io::Error::other("too many TLS records without data"));
+        }
         let mut decrypted = Ok(true);
         let read = socket.try_read_up_to(READ_BYTES, |bytes| {
             decrypted = decrypt(session, bytes, buffer);
         })?;
+        // Without close_notify this is an end, too: lengths and chunks show a truncated message (RFC 9112
+        // section 9.8).
         is_open = read > 0 && decrypted.inspect_err(|_| abort(session, socket))?;
     }
     Ok(buffer.len() - before)
@@ -49,7 +60,7 @@ pub(crate) fn try_write_encrypted<S: SideData>(
     }
 }
 
-/// Decrypts bytes of the peer. False: it sends no more.
+/// Decrypts bytes of the peer. False: the peer sends no more.
 fn decrypt<S: SideData>(
     session: &mut ConnectionCommon<S>,
     mut bytes: &[u8],

@@ -11,7 +11,8 @@ use crate::request::names_stream;
 /// plain.
 pub(super) type ByteSpan = (u16, u16);
 
-/// Fields with which another node describes its call (`contract/node.md`). Only nodes may set them.
+/// Fields with which another node describes its call (`contract/node.md`). Read from nodes only: a client's
+/// `X-Timeout` is an option of the gateway.
 #[derive(Debug, Default)]
 pub(super) struct NodeFields {
     /// Called function.
@@ -23,8 +24,8 @@ pub(super) struct NodeFields {
 }
 
 impl NodeFields {
-    /// Returns the place for the value of a field; `None`: the field is of another kind.
-    pub(super) fn place_of(&mut self, name: &str) -> Option<&mut Option<ByteSpan>> {
+    /// Returns the span of a field's value, to be filled in; `None`: the field is of another kind.
+    pub(super) fn span_mut(&mut self, name: &str) -> Option<&mut Option<ByteSpan>> {
         let is = |other: &str| name.eq_ignore_ascii_case(other);
         match name.len() {
             9 if is("x-timeout") => Some(&mut self.timeout),

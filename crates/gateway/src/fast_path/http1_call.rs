@@ -33,9 +33,14 @@ use crate::transport::{
 
 /// Shortest time limit of a call in the event loop, which finds overdue calls only after some 10 ms.
 const MIN_INLINE_TIMEOUT: Duration = Duration::from_millis(200);
+/// Maximum size of a request to another node, which a TLS record of 16 KiB then holds with further fields.
+const MAX_NODE_REQUEST_BYTES: usize = 12 * 1024;
+/// Maximum fields of a request to another node. It gets up to nine more, and a plain one has at most 32.
+const MAX_NODE_FIELDS: usize = 22;
 /// Room for the head of a usual request, and a short body.
 const HEAD_RESERVE_BYTES: usize = 1024;
-/// Request that has a connection to the function's own server.
+
+/// Plain request with a connection to the server that answers it.
 pub(crate) struct Http1Call {
     pub(crate) exchange: Exchange,
     pub(crate) call: PlainCall,
@@ -208,10 +213,16 @@ fn has_server(
     path_offset: usize,
 ) -> bool {
     if !route.runs_here {
-        return peer.zone != ListenerZone::Node;
+        return peer.zone != ListenerZone::Node && fits_plain_request_of_node(plain);
     }
     let own_path = plain.path().get(path_offset..).unwrap_or_default();
     route.ready.iter().any(|one| one.server().is_some()) && !is_for_watchdog(own_path)
+}
+
+/// Returns whether the other node finds a plain request, too, with the fields that this one adds. After any
+/// other request its connection would stay with hyper.
+fn fits_plain_request_of_node(plain: &PlainRequest) -> bool {
+    plain.bytes.len() <= MAX_NODE_REQUEST_BYTES && plain.field_count() <= MAX_NODE_FIELDS
 }
 
 /// Returns the choice of the server's path with the obstacle to a nearer one; `None`: another path is

@@ -1,5 +1,5 @@
-//! Fast path: plain requests for an instance that is reached through shared memory, or at the
-//! function's own port (ADR 19, ADR 89).
+//! Fast path: plain requests through shared memory, to the function's own port, or to another node
+//! (ADR 19, ADR 89, ADR 106).
 //!
 //! The steps are those of the pipeline (route, admit, deliver, record), without what only other
 //! requests need. The request head goes from the read buffer to the function, the response head

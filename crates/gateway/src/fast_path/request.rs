@@ -1,8 +1,9 @@
 //! Parser for complete plain requests, without sockets and tasks.
 //!
 //! A plain request has HTTP/1.1, a common method, a path in origin form under `/function/`, and one
-//! `Host`. That of another node names its function in a field, and has the function's own path. Its body has an announced length or is absent. No header asks more of this hop than to
-//! keep or close the connection.
+//! `Host`. Another node's request names its function in a field, and has the function's own path. The body
+//! of each has an announced length or is absent. No header asks more of this hop than to keep or close the
+//! connection.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -121,6 +122,11 @@ impl PlainRequest {
             .map(|(name, value)| (self.text_at(*name), &self.bytes[span_range(*value)]))
     }
 
+    /// Returns the number of header fields.
+    pub(super) fn field_count(&self) -> usize {
+        self.layout.header_count
+    }
+
     /// Returns the length of the body in bytes.
     pub fn body_length(&self) -> u64 {
         (self.bytes.len() - self.layout.head_bytes) as u64
@@ -235,10 +241,10 @@ fn parse_layout(buffer: &[u8], sender: RequestSender) -> Option<Option<Box<Reque
     let (mut spans, mut header_count) = ([((0, 0), (0, 0)); MAX_HEADERS], 0);
     for header in parsed.headers.iter() {
         if sender == RequestSender::Node
-            && let Some(place) = node.place_of(header.name)
+            && let Some(span) = node.span_mut(header.name)
         {
             // Two values are two meanings.
-            if place.replace(span_of(header.value)?).is_some() {
+            if span.replace(span_of(header.value)?).is_some() {
                 return None;
             }
             continue;

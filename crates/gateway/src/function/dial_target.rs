@@ -72,10 +72,10 @@ impl DialTarget {
         self.server_name.get_or_init(|| Arc::clone(name));
     }
 
-    /// Counts a kept connection, unless there are `most`. Returns whether there is room.
-    pub(crate) fn add_kept_connection(&self, most: usize) -> bool {
+    /// Counts a kept connection, unless there are `max`. Returns whether there is room.
+    pub(crate) fn add_kept_connection(&self, max: usize) -> bool {
         // Relaxed: only the number matters.
-        let add = |count| (count < most).then_some(count + 1);
+        let add = |count| (count < max).then_some(count + 1);
         let kept = &self.kept_connections;
         kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
             .is_ok()

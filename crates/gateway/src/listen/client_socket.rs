@@ -106,6 +106,13 @@ impl ClientSocket {
         Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
     }
 
+    /// Notes whether the socket takes bytes. Here, and not above TLS, whose session takes some for a client
+    /// that reads none.
+    fn note_write(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        self.state.note_write(polled.is_ready());
+        polled
+    }
+
     fn has_unread_input(&self) -> bool {
         let unread = &self.state.unread_input;
         self.socket
@@ -162,10 +169,11 @@ impl AsyncWrite for ClientSocket {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match ready!(self.poll_unregistered(cx, |mut socket| socket.write(buf))) {
+        let polled = match ready!(self.poll_unregistered(cx, |mut socket| socket.write(buf))) {
             Some(written) => Poll::Ready(written),
             None => self.register_socket()?.poll_write(cx, buf),
-        }
+        };
+        self.note_write(polled)
     }
 
     fn poll_write_vectored(
@@ -173,10 +181,12 @@ impl AsyncWrite for ClientSocket {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match ready!(self.poll_unregistered(cx, |mut socket| socket.write_vectored(bufs))) {
-            Some(written) => Poll::Ready(written),
-            None => self.register_socket()?.poll_write_vectored(cx, bufs),
-        }
+        let polled =
+            match ready!(self.poll_unregistered(cx, |mut socket| socket.write_vectored(bufs))) {
+                Some(written) => Poll::Ready(written),
+                None => self.register_socket()?.poll_write_vectored(cx, bufs),
+            };
+        self.note_write(polled)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -28,6 +28,7 @@ impl ClientTransport for ClientSocket {
     }
 
     fn restore_socket(&mut self, socket: InlineSocket) {
+        // The other kind cannot come: this transport did not give it.
         if let InlineSocket::Clear(socket) = socket {
             self.restore(socket);
         }
@@ -67,7 +68,7 @@ impl InlineSocket {
         self.registered().map(PolledSocket::token) == Some(token)
     }
 
-    /// Returns whether a read may find something of which no event will tell.
+    /// Returns whether a read may return bytes for which no event will come.
     pub(super) fn may_be_readable(&self) -> bool {
         match self {
             Self::Clear(_) => self.registered().is_some_and(PolledSocket::may_be_readable),
@@ -80,6 +81,14 @@ impl InlineSocket {
         match self {
             Self::Clear(_) => false,
             Self::Encrypted(stream) => stream.get_ref().1.wants_write(),
+        }
+    }
+
+    /// Returns whether the client has ended its direction of TLS, which was read with its last bytes.
+    pub(super) fn has_ended(&self) -> bool {
+        match self {
+            Self::Clear(_) => false, // an event tells
+            Self::Encrypted(stream) => !stream.get_ref().1.wants_read(),
         }
     }
 

@@ -33,6 +33,7 @@ impl ClientTransport for EncryptedSocket {
     }
 
     fn restore_socket(&mut self, socket: InlineSocket) {
+        // The other kind cannot come: this transport did not give it.
         if let InlineSocket::Encrypted(stream) = socket {
             self.0 = Some(stream);
         }

@@ -9,7 +9,7 @@ use super::StateServer;
 
 impl StateServer {
     /// Waits until the calls of all subscribers go to the process that has replaced this one, `limit` at
-    /// most. The state must say so afterwards, not before: subscribers are counted here.
+    /// most. Call [`Self::begin_handover`] first.
     ///
     /// # Errors
     /// Returns the nodes that may still call this process: among them all of older releases.
@@ -25,7 +25,8 @@ impl StateServer {
         waited.map_err(|_| self.subscribers.handover_pending())
     }
 
-    /// Begins to note which of the present subscribers follow the process that replaces this one.
+    /// Lists the present subscribers, which [`Self::wait_followed`] awaits. Call it before the state says
+    /// that this process is replaced: a subscriber that follows at once would be missed.
     pub fn begin_handover(&self) {
         self.subscribers.begin_handover();
     }

@@ -29,7 +29,7 @@ const PROGRAMS: [(&str, CgroupSkbAttachType); 2] = [
 type PeerKey = [u32; 8];
 type PeerMap = Arc<Mutex<HashMap<MapData, PeerKey, u8>>>;
 
-/// A socket to open, and where to send it.
+/// Socket to open, with the channel for the result.
 struct OpenRequest {
     ip: IpAddr,
     ports: RangeInclusive<u16>,
@@ -112,7 +112,8 @@ impl PermittedPeers {
     /// Replaces the peers. Packets of removed ones are dropped from then on.
     ///
     /// # Errors
-    /// Fails when the kernel has no memory for a peer; the other changes are applied.
+    /// Fails when the kernel has no memory for a peer, or the map of all sockets is full. Peers before it
+    /// are applied, later ones are not.
     pub fn replace(&mut self, peers: BTreeSet<SocketAddr>) -> io::Result<()> {
         let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         for gone in self.current.difference(&peers) {

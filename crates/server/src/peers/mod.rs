@@ -40,7 +40,7 @@ const DRAIN_CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
 /// and are served meanwhile. Those of older releases do not follow.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Time for calls that other nodes sent to this process before their routes led to its successor.
+/// Time for calls that other nodes sent to this process before their routes left it out.
 const ARRIVAL_GRACE: Duration = Duration::from_millis(250);
 
 /// Minimum time between two log lines about refused nodes.
@@ -194,6 +194,7 @@ impl PeerService {
                 "draining: these nodes did not confirm that they send no more calls; they may see refused calls"
             );
         }
+        tokio::time::sleep(ARRIVAL_GRACE).await;
     }
 
     /// Leaves the port to another process of this node, and waits until the calls of other nodes go there.

@@ -1,4 +1,5 @@
-//! The port for other nodes: TCP for states, long bodies and upgrades, UDP for calls.
+//! The port for other nodes: TCP for states, complete requests, long bodies and upgrades, UDP for other
+//! calls.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};

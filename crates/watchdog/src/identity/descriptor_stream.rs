@@ -13,9 +13,9 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
-/// Descriptors of one read: the node sends one at a time.
+/// Room for descriptors of one read. The node sends one at a time; the kernel closes excess ones (unix(7)).
 const MAX_FDS: usize = 4;
-/// Descriptors that wait for their frame. Further ones are closed.
+/// Maximum descriptors that wait for their frame. Further ones are closed.
 const MAX_WAITING_FDS: usize = 4;
 
 /// Descriptors that came, in the order of their frames.

@@ -14,7 +14,7 @@ use super::dialers::PeerDialers;
 use super::peer_selection::PeerBackoff;
 use super::reply_watch::ReplyWatch;
 
-/// Time limit of a connection attempt: the instance is near, and the call has another path.
+/// Time limit of a connection attempt. Short, because calls have another path.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Instance of a callee with its connection and backoff.
@@ -54,7 +54,7 @@ impl QuicPeer {
         }
     }
 
-    /// Returns whether the instance runs on another machine.
+    /// Returns whether the instance runs on another node.
     pub(super) fn is_remote(&self) -> bool {
         self.locality == InstanceLocality::OtherNode
     }
@@ -129,7 +129,7 @@ impl QuicPeer {
     /// Returns the connection, opened if need be; with a session it is usable at once.
     ///
     /// # Errors
-    /// See [`DialError`]; the peer then backs off.
+    /// See [`QuicDialError`]; the peer then backs off.
     pub(super) async fn connect(
         self: &Rc<Self>,
         dialers: &Rc<RefCell<PeerDialers>>,

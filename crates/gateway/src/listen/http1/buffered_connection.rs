@@ -51,12 +51,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin> BufferedConnection<T> {
         let mut read = pin!(self.stream.read_buf(&mut self.buffer));
         // A head that has begun is waited for even in the drain: its caller expects a response.
         let has_ended = |state: &ConnState| is_idle && state.is_draining();
-        poll_fn(|cx| {
-            if has_ended(state) {
-                Poll::Ready(Ok(0))
-            } else {
-                read.as_mut().poll(cx)
-            }
+        // Read first: a request that has arrived is answered.
+        poll_fn(|cx| match read.as_mut().poll(cx) {
+            Poll::Pending if has_ended(state) => Poll::Ready(Ok(0)),
+            polled => polled,
         })
         .await
         .map(|n| n > 0)

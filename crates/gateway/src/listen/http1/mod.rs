@@ -184,8 +184,8 @@ fn find_function(client: &ClientConnection, plain: &PlainRequest) -> Option<Foun
         return None;
     }
     let table = &client.worker.table;
-    if let Some(name) = plain.called_function() {
-        let function = table.find_by_name(name)?;
+    if client.peer.zone == ListenerZone::Node {
+        let function = table.find_by_name(plain.called_function()?)?;
         return Some(FoundFunction {
             function,
             path_offset: 0,

@@ -50,9 +50,9 @@ pub(in crate::listen) struct UnfinishedCall {
 
 /// Cause for which a call has no response.
 pub(super) enum CallFailure {
-    /// It did not run, and may run elsewhere.
+    /// The call did not run, and may run elsewhere.
     NotRun(String),
-    /// It may have run.
+    /// The call may have run.
     Lost(ExchangeError),
 }
 

@@ -62,7 +62,13 @@ where
         Ok(StreamedResponse { head, body }) => {
             call.stream_via_pipeline(worker, peer, &plain, &head, body)
         }
-        Err(CallFailure::NotRun(why)) => call.retry_via_pipeline(worker, peer, &plain, why).await,
+        Err(CallFailure::NotRun(why)) => {
+            let mut retry = Box::pin(call.retry_via_pipeline(worker, peer, &plain, why));
+            match connection.await_unless_gone(retry.as_mut()).await {
+                Some(response) => response,
+                None => return Ok(false),
+            }
+        }
         Err(CallFailure::Lost(error)) => {
             call.refuse_lost_call(worker, peer, &plain, limit, &error)
                 .await

@@ -149,7 +149,8 @@ impl ServerConnection {
     /// knows. It is not asked right after a response of a server that keeps its connections.
     pub(super) fn is_open_and_silent(&mut self, age: Duration) -> bool {
         let is_trusted = self.responses >= MIN_TRUSTED_RESPONSES && age <= MAX_TRUSTED_IDLE_AGE;
-        if is_trusted && !self.socket().may_be_readable() {
+        let is_silent = !self.socket().may_be_readable() && self.socket.is_session_silent();
+        if is_trusted && is_silent {
             return true;
         }
         self.socket.is_open_and_silent()

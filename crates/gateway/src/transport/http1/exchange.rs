@@ -1,4 +1,4 @@
-//! One plain request to a function's own server, and its response up to a short body. What has
+//! One plain request to a function's own server or to another node, and its response up to a short body. What has
 //! arrived is checked without waiting, so that a task or an event loop can drive it.
 
 use std::io;
@@ -21,7 +21,7 @@ const MAX_BUFFERED_BODY_BYTES: u64 = 64 * 1024;
 /// Time for a short body to follow its head. Simple servers write them apart, within some 100 µs.
 const BODY_GRACE: Duration = Duration::from_millis(2);
 
-/// Response of a function's own server.
+/// Response of a function's own server, or of another node.
 pub(crate) struct ServerResponse {
     pub(crate) head: ResponseHead,
     pub(crate) body: ServerBody,

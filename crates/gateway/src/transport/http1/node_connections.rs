@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nearpath_wire::mtls::{AlpnProtocol, TlsVersion};
 use nearpath_wire::quic::CallerConfig;
@@ -18,7 +18,7 @@ use rustix::net::sockopt::{
 };
 
 use super::connection::ServerConnection;
-use super::node_pool::{NodeOpening, NodePool};
+use super::node_pool::{NodePool, OpenAttempt};
 use super::pooled_connection::PooledConnection;
 use crate::event_loop::{PolledSocket, Poller};
 use crate::function::DialTarget;
@@ -57,8 +57,8 @@ impl NodeConnections {
         now: Instant,
     ) -> Option<PooledConnection> {
         let pool = self.pools.borrow().get(&target.serial)?.clone();
-        let (connection, place) = pool.take_idle(now)?;
-        Some(PooledConnection::to_node(connection, pool, place))
+        let (connection, counted) = pool.take_idle(now)?;
+        Some(PooledConnection::to_node(connection, pool, counted))
     }
 
     /// Opens a connection for later requests, unless there are enough.
@@ -71,9 +71,9 @@ impl NodeConnections {
         let Some(caller) = caller.filter(|_| self.max_per_node > 0) else {
             return;
         };
-        if let Some(opening) = self.pool_of(target).begin_opening(Instant::now()) {
+        if let Some(attempt) = self.pool_of(target).begin_opening(Instant::now()) {
             let (open, poller, target) = (self.opener.clone(), poller.clone(), target.clone());
-            tokio::task::spawn_local(open_connection(opening, target, caller, open, poller));
+            tokio::task::spawn_local(open_connection(attempt, target, caller, open, poller));
         }
     }
 
@@ -98,7 +98,7 @@ impl NodeConnections {
 }
 
 async fn open_connection(
-    opening: NodeOpening,
+    attempt: OpenAttempt,
     target: Arc<DialTarget>,
     caller: CallerConfig,
     open: SocketOpener,
@@ -119,7 +119,12 @@ async fn open_connection(
         )
         .await;
     match dialed {
-        Ok((stream, _)) => opening.complete(ServerConnection::to_node(stream)),
+        Ok((stream, peer)) => {
+            let ends_at = Instant::now() + peer.remaining_validity(SystemTime::now());
+            if let Err(error) = attempt.complete(ServerConnection::to_node(stream), ends_at) {
+                tracing::debug!(%error, "a TLS connection to another node is not kept");
+            }
+        }
         // Requests take other paths, which report their own errors.
         Err(error) => tracing::debug!(%error, "no TLS connection to another node"),
     }

@@ -5,23 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::ServerConnection;
-use super::node_pool::{NodePlace, NodePool};
+use super::node_pool::{CountedConnection, NodePool};
 use super::server_pool::{ServerPool, UnansweredMark};
 
 /// Connection that carries a request. Dropping it closes it.
 pub(crate) struct PooledConnection {
     connection: ServerConnection,
     pool: Pool,
-    /// Kept until the connection's first response.
+    /// Kept until the first response of a function's own server; `None` for another node.
     unanswered: Option<UnansweredMark>,
-    /// Time for which it was idle before this request; `None`: it is new.
+    /// Time for which it was idle before this request; `None`: it is new, or goes to another node.
     idle_before: Option<Duration>,
 }
 
 /// Pool of a connection.
 enum Pool {
     Server(Arc<ServerPool>),
-    Node(Arc<NodePool>, NodePlace),
+    Node(Arc<NodePool>, CountedConnection),
 }
 
 impl PooledConnection {
@@ -54,11 +54,11 @@ impl PooledConnection {
     pub(super) fn to_node(
         connection: ServerConnection,
         pool: Arc<NodePool>,
-        place: NodePlace,
+        counted: CountedConnection,
     ) -> Self {
         Self {
             connection,
-            pool: Pool::Node(pool, place),
+            pool: Pool::Node(pool, counted),
             unanswered: None,
             idle_before: None,
         }
@@ -86,7 +86,7 @@ impl PooledConnection {
             self.connection.note_response_end();
             match self.pool {
                 Pool::Server(pool) => pool.put_idle(self.connection),
-                Pool::Node(pool, place) => pool.put_idle(self.connection, place),
+                Pool::Node(pool, counted) => pool.put_idle(self.connection, counted),
             }
         }
     }

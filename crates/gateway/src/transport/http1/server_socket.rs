@@ -56,6 +56,14 @@ impl ServerSocket {
         }
     }
 
+    /// Returns whether the TLS session has neither bytes for the reader nor an end.
+    pub(super) fn is_session_silent(&self) -> bool {
+        match self {
+            Self::Clear(_) => true,
+            Self::Encrypted(stream) => stream.get_ref().1.wants_read(),
+        }
+    }
+
     /// Returns whether the connection is open, and no byte of a response has come.
     pub(super) fn is_open_and_silent(&mut self) -> bool {
         match self {

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use nearpath_types::policy::LoopbackDelivery;
 use nearpath_types::{FunctionPolicy, FunctionRoute, FunctionServer, InstanceNetwork};
 
+use http_body_util::BodyExt;
+
 use super::fixture::{TestNode, elsewhere, here, new_authority};
 use crate::fixture::{full_body, start_instance, start_mirror};
 
@@ -43,7 +45,12 @@ pub(super) async fn publish_echo(
     [a, b]: [TestNode; 2],
     server: std::net::SocketAddr,
 ) -> [TestNode; 2] {
-    let watchdog = start_instance(|_| async { http::Response::new(full_body("watchdog")) }).await;
+    let watchdog = start_instance(async |request: http::Request<hyper::body::Incoming>| {
+        // An unread body would break the connection, perhaps before the response is read.
+        request.into_body().collect().await.unwrap();
+        http::Response::new(full_body("watchdog"))
+    });
+    let watchdog = watchdog.await;
     let server = FunctionServer {
         addr: server,
         base_path: String::new(),

@@ -71,6 +71,7 @@ impl InlineConnection {
         }
         self.client.state.note_flushed();
         let is_pipelined = !state.buffer.is_empty()
+            || socket.has_ended()
             || socket
                 .registered()
                 .is_some_and(PolledSocket::may_be_readable);
