@@ -18,7 +18,7 @@ fuzz_target!(|bytes: &[u8]| {
             assert_eq!(NodeFrame::read(&again[4..]), Ok(NodeFrame::Callees(all)));
         }
         Ok(NodeFrame::Handshake(half)) => assert_eq!(frames::handshake_frame(&half)[4..], *bytes),
-        Ok(NodeFrame::Provision(_)) | Err(_) => {}
+        Ok(NodeFrame::Provision(_) | NodeFrame::Socket) | Err(_) => {}
     }
     match WatchdogFrame::read(bytes) {
         Ok(WatchdogFrame::Handshake(half)) => {
