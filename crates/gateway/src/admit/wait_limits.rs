@@ -10,7 +10,7 @@ use crate::function::WAKE_INTERVAL;
 /// node that does not answer counts as up. Nothing that waits brings the node back.
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a waiting request lacks.
+/// Part that a waiting request lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MissingPart {
     /// A free place.
