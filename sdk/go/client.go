@@ -51,8 +51,8 @@ func Notify(ctx context.Context, name string, body []byte) error {
 	return standard.Notify(ctx, name, &Request{Body: body})
 }
 
-// Publish sends an event to one instance of each function of the domain that subscribes to the topic. Outside a domain there are no
-// subscribers.
+// Publish sends an event to one instance of each function of the domain that subscribes to the topic, on whichever
+// node it runs. Outside a domain there are no subscribers.
 func Publish(ctx context.Context, topic string, body []byte) (PublishReport, error) {
 	return standard.Publish(ctx, topic, &Request{Body: body})
 }

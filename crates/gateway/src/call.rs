@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::Request;
+use http::{HeaderValue, Request};
 use nearpath_types::SourceNetwork;
 
 use crate::context::{TransferGuard, WorkerContext};
@@ -24,6 +24,8 @@ pub(crate) struct GatewayCall {
     pub function: Arc<FunctionEntry>,
     /// The calling function; `None` for callers outside.
     pub caller: Option<Arc<FunctionEntry>>,
+    /// Topic of an event, whose publisher is the caller; `None` for a call.
+    pub topic: Option<HeaderValue>,
     /// Entry of the snapshot under which the call was admitted.
     pub route: Arc<ActiveRoute>,
     pub options: RequestOptions,

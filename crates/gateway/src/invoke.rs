@@ -43,7 +43,7 @@ pub type LocalTask =
 
 /// A function that can be called.
 #[derive(Debug, Clone)]
-pub struct FunctionHandle(Arc<FunctionEntry>);
+pub struct FunctionHandle(pub(crate) Arc<FunctionEntry>);
 
 impl FunctionHandle {
     /// The function's identity.
@@ -230,7 +230,7 @@ impl Invoker {
     }
 }
 
-fn http_request(invocation: Invocation) -> (Request<Bytes>, Arc<FunctionEntry>, usize) {
+pub(crate) fn http_request(invocation: Invocation) -> (Request<Bytes>, Arc<FunctionEntry>, usize) {
     let function = invocation.function.0;
     let prefix = format!("/function/{}", function.name);
     let path_offset = prefix.len();

@@ -24,6 +24,7 @@ mod listen;
 mod pipeline;
 pub mod quota;
 mod record;
+mod remote_events;
 mod request;
 pub mod route;
 mod settings;

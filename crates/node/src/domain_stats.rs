@@ -51,7 +51,7 @@ impl DomainStats {
         let direct = self.direct_stats.edge_status().into_iter();
         let edges = totals::sum_edges(
             counted
-                .filter_map(|(domain, line)| edge_entry(domain, line))
+                .map(|(domain, line)| edge_entry(domain, line))
                 .chain(direct),
         );
         // After reading, which drops counters that are too old: only empty entries go.
@@ -135,7 +135,7 @@ fn function_name(function: Option<&FunctionId>) -> String {
 }
 
 /// Builds an entry. Requests and times are the caller's counts, so the time includes the transfer.
-fn edge_entry(domain: &str, counted: EdgeCounters) -> Option<EdgeStatus> {
+fn edge_entry(domain: &str, counted: EdgeCounters) -> EdgeStatus {
     let EdgeCounters {
         caller,
         callee,
@@ -143,12 +143,12 @@ fn edge_entry(domain: &str, counted: EdgeCounters) -> Option<EdgeStatus> {
         by_callee: taken,
     } = counted;
     let (chain, namespace) = split_domain(domain);
-    Some(EdgeStatus {
+    EdgeStatus {
         node: None,
         chain,
         namespace,
         caller: function_name(caller.as_ref()),
-        callee: callee?.to_string(),
+        callee: function_name(callee.as_ref()),
         requests: made.answered,
         failed: made.failed,
         in_flight: made.in_flight,
@@ -166,7 +166,7 @@ fn edge_entry(domain: &str, counted: EdgeCounters) -> Option<EdgeStatus> {
                 count,
             })
             .collect(),
-    })
+    }
 }
 
 /// Bucket k ends at 4^(k+1) µs (`contract/memory.md`); the last has no end.

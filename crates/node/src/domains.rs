@@ -23,8 +23,10 @@ use tokio::sync::mpsc;
 
 use crate::chains::{ChainIndex, PolicyChanges};
 use crate::domain_stats::DomainStats;
+use crate::edges::{self, ChainEdges};
+use crate::pages;
+use crate::remote_subscribers::RemoteSubscribers;
 use crate::sockmap_routers::SockmapRouters;
-use crate::{edges, pages};
 
 /// The node's domains by name.
 pub(crate) struct DomainRegistry {
@@ -33,6 +35,8 @@ pub(crate) struct DomainRegistry {
     entries: BTreeMap<String, DomainEntry>,
     /// Functions that share domains.
     chains: ChainIndex,
+    /// Functions of other nodes to which the gateway sends events of those domains.
+    remote_subscribers: RemoteSubscribers,
     /// Functions that ended lately: what still reports on them is forgotten with the next change.
     removed: BTreeSet<FunctionId>,
     /// Domain of each instance.
@@ -79,6 +83,7 @@ impl DomainRegistry {
             folder,
             entries: BTreeMap::new(),
             chains: ChainIndex::default(),
+            remote_subscribers: RemoteSubscribers::default(),
             removed: BTreeSet::new(),
             members: HashMap::new(),
             starting: HashMap::new(),
@@ -110,12 +115,24 @@ impl DomainRegistry {
         }
     }
 
+    /// Applies new policies of functions that run on other nodes alone.
+    pub(crate) fn apply_remote_changes(&mut self, changes: &PolicyChanges) {
+        for domain in self.remote_subscribers.apply_changes(changes) {
+            self.declare_edges(&domain);
+        }
+    }
+
+    fn domain_edges(&self, domain: &str) -> ChainEdges {
+        let remote = self.remote_subscribers.in_domain(domain);
+        edges::domain_edges(self.chains.in_domain(domain), &remote)
+    }
+
     fn declare_edges(&mut self, domain: &str) {
         let Some((_, policy)) = self.chains.in_domain(domain).next() else {
             return;
         };
         let modes = DomainModes::of(policy);
-        let edges = edges::domain_edges(self.chains.in_domain(domain));
+        let edges = self.domain_edges(domain);
         match self.entry(domain, modes) {
             Ok(entry) => entry.hub.declare_edges_with(edges),
             Err(error) => {
@@ -186,7 +203,7 @@ impl DomainRegistry {
                 DomainHandle::start_with(pages::with_pages(settings, wanted), &ledger)?;
             let huge = pages::has_huge_pages(domain, wanted, &ledger);
             // Also for a domain that could not start when its functions were deployed.
-            hub.declare_edges_with(edges::domain_edges(self.chains.in_domain(domain)));
+            hub.declare_edges_with(self.domain_edges(domain));
             // The hub does not wait for a reader of its faults.
             tokio::spawn(log_faults(domain.to_owned(), faults));
             // A closed channel shows a thread that has ended.

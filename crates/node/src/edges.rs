@@ -3,18 +3,21 @@
 //!
 //! An edge for events leads from a function that publishes to one that subscribes, when a topic can
 //! be what both name. It permits events alone, unless the two have an edge for calls as well.
+//! Subscribers that run on other nodes alone share an edge to the gateway, which sends the events on.
 
 use std::collections::{BTreeMap, HashMap};
 
 use nearpath_domain::protocol::EdgeTerms;
+use nearpath_domain::topology::FunctionEdge;
 use nearpath_types::{FunctionId, FunctionPolicy, topic};
 
 /// Caller and callee, and what the edge is good for.
-pub(crate) type ChainEdges = HashMap<(FunctionId, FunctionId), EdgeTerms>;
+pub(crate) type ChainEdges = HashMap<FunctionEdge, EdgeTerms>;
 
-/// Returns the edges between the functions of one domain.
+/// Returns the edges between the functions of one domain, and to its subscribers on other nodes.
 pub(crate) fn domain_edges<'a>(
     functions: impl Iterator<Item = (&'a FunctionId, &'a FunctionPolicy)>,
+    remote_subscribers: &[&FunctionPolicy],
 ) -> ChainEdges {
     let functions: BTreeMap<_, _> = functions.collect();
     let mut edges = ChainEdges::new();
@@ -33,24 +36,32 @@ pub(crate) fn domain_edges<'a>(
                 aliases: aliases.collect(),
                 ..EdgeTerms::default()
             };
-            edges.insert((caller.clone(), callee.clone()), terms);
+            edges.insert((caller.clone(), Some(callee.clone())), terms);
         }
-        for (&callee, wanting) in &functions {
+        let local = functions.iter().map(|(&id, wanting)| (Some(id), *wanting));
+        let remote = remote_subscribers.iter().map(|wanting| (None, *wanting));
+        for (callee, wanting) in local.chain(remote) {
             let topics = matching_topics(&policy.publishes, &wanting.subscribes);
-            if !topics.is_empty() {
-                let events_only = EdgeTerms {
-                    events_only: true,
-                    ..EdgeTerms::default()
-                };
-                edges
-                    .entry((caller.clone(), callee.clone()))
-                    // A declared call already permits messages; topics are only added to it.
-                    .or_insert(events_only)
-                    .topics = topics;
-            }
+            add_topics(&mut edges, (caller.clone(), callee.cloned()), topics);
         }
     }
     edges
+}
+
+/// Adds topics to an edge.
+fn add_topics(edges: &mut ChainEdges, edge: FunctionEdge, topics: Vec<String>) {
+    if topics.is_empty() {
+        return;
+    }
+    let events_only = EdgeTerms {
+        events_only: true,
+        ..EdgeTerms::default()
+    };
+    // A declared call already permits messages; topics are only added to it.
+    let known = &mut edges.entry(edge).or_insert(events_only).topics;
+    let is_new = |topic: &String| !known.contains(topic);
+    let new: Vec<_> = topics.into_iter().filter(is_new).collect();
+    known.extend(new);
 }
 
 /// Those filters of a subscriber that can select what is published.
@@ -97,7 +108,7 @@ mod tests {
             (function_id("audit"), policy_of(&[], &[], &["#"])),
             (function_id("ads"), policy_of(&[], &[], &["stock/#"])),
         ];
-        let shop = domain_edges(functions.iter().map(|(id, policy)| (id, policy)));
+        let shop = domain_edges(functions.iter().map(|(id, policy)| (id, policy)), &[]);
         assert_eq!(
             shop.len(),
             2,
@@ -108,15 +119,35 @@ mod tests {
             topics: vec!["order/+".into()],
             events_only: false,
         };
-        assert_eq!(shop[&(function_id("checkout"), function_id("mail"))], both);
+        let edge_to = |callee| (function_id("checkout"), Some(function_id(callee)));
+        assert_eq!(shop[&edge_to("mail")], both);
         let events = EdgeTerms {
             topics: vec!["#".into()],
             events_only: true,
             ..EdgeTerms::default()
         };
-        assert_eq!(
-            shop[&(function_id("checkout"), function_id("audit"))],
-            events
+        assert_eq!(shop[&edge_to("audit")], events);
+    }
+
+    #[test]
+    fn subscribers_on_other_nodes_share_an_edge_to_the_gateway() {
+        let checkout = (
+            function_id("checkout"),
+            policy_of(&[], &["order/placed"], &[]),
         );
+        let remote = [&["order/+", "stock/#"][..], &["order/+", "#"], &["stock/#"]];
+        let remote = remote.map(|filters| policy_of(&[], &[], filters));
+        let functions = [&checkout].into_iter().map(|(id, policy)| (id, policy));
+        let edges = domain_edges(functions.clone(), &remote.each_ref());
+        let events = EdgeTerms {
+            topics: vec!["order/+".into(), "#".into()],
+            events_only: true,
+            ..EdgeTerms::default()
+        };
+        assert_eq!(
+            edges,
+            ChainEdges::from([((function_id("checkout"), None), events)])
+        );
+        assert_eq!(domain_edges(functions, &[&remote[2]]), ChainEdges::new());
     }
 }

@@ -42,6 +42,7 @@ pub mod placement;
 mod pool_metrics;
 pub mod reconcile;
 mod remote_paths;
+mod remote_subscribers;
 pub mod run_lock;
 mod sockmap_routers;
 mod status;

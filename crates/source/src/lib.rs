@@ -13,7 +13,6 @@
 
 mod change_detector;
 mod digest;
-mod event_reach;
 mod fault;
 mod reader;
 mod recording;

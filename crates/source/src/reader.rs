@@ -11,7 +11,6 @@ use nearpath_types::similar::find_similar;
 use nearpath_types::{FunctionId, FunctionPolicy, FunctionSpec, NodeAddresses, NodeName};
 
 use crate::digest::DigestCache;
-use crate::event_reach::warn_unreached_subscribers;
 use crate::fault::{FolderFaults, lines_of};
 use crate::recording::RecordingContext;
 use crate::scan::WatchedPaths;
@@ -57,10 +56,6 @@ pub(crate) fn read_folder(location: &SourceLocation, digests: &mut DigestCache) 
     }
     let trees = &reader.watched.trees;
     reader.digests.retain_folders(|path| trees.contains(path));
-    let gaps = nodes
-        .as_ref()
-        .map(|nodes| warn_unreached_subscribers(&functions, nodes));
-    reader.warnings.extend(gaps.unwrap_or_default());
     let state = match (nodes, reader.faults.is_empty()) {
         (Some(nodes), true) => Ok(DeclaredState {
             node: location.node.clone(),

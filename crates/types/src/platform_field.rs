@@ -5,6 +5,8 @@
 pub const CALLER_FIELD: &str = "x-nearpath-caller";
 /// Field that names the called function to another node, `NAME.NAMESPACE`.
 pub const FUNCTION_FIELD: &str = "x-nearpath-function";
+/// Field that names the topic of an event to another node. Calls have none.
+pub const TOPIC_FIELD: &str = "x-nearpath-topic";
 /// Start of the names of fields that only the platform sets.
 const PLATFORM_PREFIX: &str = "x-nearpath-";
 /// Field of errors that names the part of the platform that made them.

@@ -10,6 +10,7 @@ use nearpath_domain::endpoint::{BodyReader, CallBody, CallerIdentity};
 use nearpath_domain::{CallReply, CallResponse, IncomingCall};
 pub use nearpath_path::Path;
 use nearpath_types::Reason;
+use nearpath_types::platform_field::CALLER_FIELD;
 
 use crate::body_stream::{BodySource, BodyStream};
 use crate::context::CallContext;
@@ -135,11 +136,11 @@ impl Request {
         self.body.share()
     }
 
-    /// The function that calls, `NAME.NAMESPACE`, as the node says; none when it is the gateway or came over HTTP.
+    /// The function that calls, `NAME.NAMESPACE`, as node or gateway say; none for callers outside, and for requests over HTTP.
     pub fn caller(&self) -> Option<&str> {
-        self.caller
-            .as_ref()
-            .and_then(|caller| caller.function_name())
+        let caller = self.caller.as_ref()?;
+        // The gateway names those for which it calls, and has no name of its own.
+        caller.function_name().or_else(|| self.header(CALLER_FIELD))
     }
 
     /// Returns true for an event, which has no answer.

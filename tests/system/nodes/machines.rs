@@ -6,7 +6,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use bytes::Bytes;
 use http::Request;
+use http_body_util::Full;
 use nearpath_kernel::namespace;
 use nearpath_testkit::lab::{LabLink, LabNode, LinkConditions, NetworkLab};
 use nearpath_testkit::{eventually, program};
@@ -229,8 +231,13 @@ impl Machines {
         let request = Request::get(path)
             .header("host", "test")
             .header("x-nearpath-path", "1");
-        let addr = self.machines[at].gateway();
         let request = request.body(Default::default()).unwrap();
+        self.send(at, request).await
+    }
+
+    /// Sends a request to the gateway of a machine.
+    pub(super) async fn send(&self, at: usize, request: Request<Full<Bytes>>) -> TestResponse {
+        let addr = self.machines[at].gateway();
         nearpath_testkit::within(send_request(addr, request))
             .await
             .unwrap()

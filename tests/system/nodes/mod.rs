@@ -7,6 +7,7 @@ mod certificates;
 mod devices;
 mod direct;
 mod egress_shares;
+mod events;
 mod executions;
 mod functions;
 mod kills;

@@ -189,9 +189,9 @@ impl EndpointCore {
         if self.links.contains_key(&peer.channel) {
             return Err(invalid());
         }
-        if let (ChannelSide::Caller, Some(function)) = (side, peer.function) {
+        if side == ChannelSide::Caller {
             self.peer_table
-                .add_peer_with(peer.channel, function, instance, &peer.terms);
+                .add_peer_with(peer.channel, peer.function, instance, &peer.terms);
         }
         let mut link = PeerLink::new(end, side, caller, instance);
         link.events_only = peer.terms.events_only;

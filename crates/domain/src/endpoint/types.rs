@@ -205,8 +205,9 @@ impl IncomingCall {
 /// Result of publishing an event. The event may still be lost with its receiver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PublishReport {
-    /// Subscribed functions to one of whose instances the event was sent.
+    /// Subscribed functions to one of whose instances the event was sent. Those that run on other
+    /// nodes alone count as one.
     pub sent: usize,
-    /// Subscribed functions whose instances had no room.
+    /// Subscribed functions whose instances had no room; those on other nodes as above.
     pub missed: usize,
 }

@@ -164,17 +164,19 @@ impl DomainHandle {
         Ok((Self { commands: orders }, fault_inbox))
     }
 
-    /// Replaces all declared edges.
+    /// Replaces all declared edges between functions.
     pub fn declare_edges(&self, edges: impl IntoIterator<Item = (FunctionId, FunctionId)>) {
         self.declare_edges_with(edges.into_iter().map(|edge| (edge, EdgeTerms::default())));
     }
 
-    /// Replaces all declared edges, each with its terms.
-    pub fn declare_edges_with(
+    /// Replaces all declared edges, each with its terms. An edge without a callee leads to the gateway.
+    pub fn declare_edges_with<Callee: Into<Option<FunctionId>>>(
         &self,
-        edges: impl IntoIterator<Item = ((FunctionId, FunctionId), EdgeTerms)>,
+        edges: impl IntoIterator<Item = ((FunctionId, Callee), EdgeTerms)>,
     ) {
-        self.send_command(DomainCommand::Declare(edges.into_iter().collect()));
+        let edges = edges.into_iter();
+        let edges = edges.map(|((caller, callee), terms)| ((caller, callee.into()), terms));
+        self.send_command(DomainCommand::Declare(edges.collect()));
     }
 
     /// Admits an instance. Its endpoints announce when they are ready.

@@ -30,8 +30,8 @@ pub enum CallDestination<'a> {
     Function(&'a FunctionId),
     /// A specific instance.
     Instance(InstanceId),
-    /// Any subscribed instance of a function, for events.
-    Subscriber(&'a FunctionId),
+    /// Any endpoint of a subscriber, for events.
+    Subscriber(&'a EventSubscriber),
 }
 
 /// Reason why no peer can be called.
@@ -45,16 +45,20 @@ pub enum NoPeer {
     NoChannel(ChannelError),
 }
 
-/// A function that subscribes to events, with its topic filters.
+/// Subscriber of events: a function; `None`: the gateway, for functions on other nodes.
+pub type EventSubscriber = Option<FunctionId>;
+
+/// Topic filters of a subscriber, and the channels to its endpoints.
 #[derive(Debug, Default)]
-struct EventSubscriber {
+struct Subscription {
     filters: Vec<String>,
     channels: Vec<ChannelNumber>,
 }
 
 #[derive(Debug)]
 struct PeerEntry {
-    function: FunctionId,
+    /// The peer's function; `None`: the gateway.
+    function: Option<FunctionId>,
     /// Aliases of the function for this caller.
     aliases: Vec<FunctionId>,
     instance: InstanceId,
@@ -71,7 +75,7 @@ pub struct PeerTable<T> {
     peers: BTreeMap<ChannelNumber, PeerEntry>,
     functions: HashMap<FunctionId, Vec<ChannelNumber>>,
     instances: HashMap<InstanceId, Vec<ChannelNumber>>,
-    subscribers: BTreeMap<FunctionId, EventSubscriber>,
+    subscriptions: BTreeMap<EventSubscriber, Subscription>,
     /// Functions without a channel, by callable name, with the node's error.
     failures: HashMap<FunctionId, ChannelError>,
     calls: Slab<OpenCall<T>>,
@@ -87,7 +91,7 @@ impl<T> PeerTable<T> {
             peers: BTreeMap::new(),
             functions: HashMap::new(),
             instances: HashMap::new(),
-            subscribers: BTreeMap::new(),
+            subscriptions: BTreeMap::new(),
             failures: HashMap::new(),
             calls: Slab::new(),
             deadlines: BinaryHeap::new(),
@@ -99,14 +103,15 @@ impl<T> PeerTable<T> {
 
     /// Adds a peer that can be called.
     pub fn add_peer(&mut self, channel: ChannelNumber, function: FunctionId, instance: InstanceId) {
-        self.add_peer_with(channel, function, instance, &EdgeTerms::default());
+        self.add_peer_with(channel, Some(function), instance, &EdgeTerms::default());
     }
 
-    /// Adds a peer for calls, or for events only, as the edge's terms demand.
+    /// Adds a peer for calls, or for events only, as the edge's terms demand. The gateway, which has
+    /// no function, takes events only.
     pub fn add_peer_with(
         &mut self,
         channel: ChannelNumber,
-        function: FunctionId,
+        function: Option<FunctionId>,
         instance: InstanceId,
         terms: &EdgeTerms,
     ) {
@@ -115,8 +120,8 @@ impl<T> PeerTable<T> {
         } else {
             terms.aliases.clone()
         };
-        if !terms.events_only {
-            for name in aliases.iter().chain([&function]) {
+        if let Some(function) = function.as_ref().filter(|_| !terms.events_only) {
+            for name in aliases.iter().chain([function]) {
                 self.functions
                     .entry(name.clone())
                     .or_default()
@@ -127,10 +132,10 @@ impl<T> PeerTable<T> {
             self.instances.entry(instance).or_default().push(channel);
         }
         if !terms.topics.is_empty() {
-            let subscriber = self.subscribers.entry(function.clone()).or_default();
+            let subscription = self.subscriptions.entry(function.clone()).or_default();
             // The newest instance has the current filters
-            subscriber.filters.clone_from(&terms.topics);
-            subscriber.channels.push(channel);
+            subscription.filters.clone_from(&terms.topics);
+            subscription.channels.push(channel);
         }
         self.peers.insert(
             channel,
@@ -143,18 +148,18 @@ impl<T> PeerTable<T> {
         );
     }
 
-    /// Returns the functions that subscribe to a topic.
-    pub fn subscribers(&self, topic: &str) -> Vec<FunctionId> {
-        let wants = |subscriber: &EventSubscriber| {
-            subscriber
+    /// Returns the subscribers to a topic.
+    pub fn subscribers(&self, topic: &str) -> Vec<EventSubscriber> {
+        let wants = |subscription: &Subscription| {
+            subscription
                 .filters
                 .iter()
                 .any(|filter| topic::filter_matches(filter, topic))
         };
-        self.subscribers
+        self.subscriptions
             .iter()
-            .filter(|(_, subscriber)| wants(subscriber))
-            .map(|(function, _)| function.clone())
+            .filter(|(_, subscription)| wants(subscription))
+            .map(|(subscriber, _)| subscriber.clone())
             .collect()
     }
 
@@ -163,13 +168,13 @@ impl<T> PeerTable<T> {
         let Some(peer) = self.peers.get(&channel) else {
             return;
         };
-        for name in peer.aliases.iter().chain([&peer.function]) {
+        for name in peer.aliases.iter().chain(&peer.function) {
             remove_channel(&mut self.functions, name, channel);
         }
-        if let Some(subscriber) = self.subscribers.get_mut(&peer.function) {
-            subscriber.channels.retain(|&other| other != channel);
-            if subscriber.channels.is_empty() {
-                self.subscribers.remove(&peer.function);
+        if let Some(subscription) = self.subscriptions.get_mut(&peer.function) {
+            subscription.channels.retain(|&other| other != channel);
+            if subscription.channels.is_empty() {
+                self.subscriptions.remove(&peer.function);
             }
         }
         remove_channel(&mut self.instances, &peer.instance, channel);
@@ -234,10 +239,10 @@ impl<T> PeerTable<T> {
         let candidates = match to {
             CallDestination::Function(function) => self.functions.get(function),
             CallDestination::Instance(instance) => self.instances.get(&instance),
-            CallDestination::Subscriber(function) => self
-                .subscribers
-                .get(function)
-                .map(|subscriber| &subscriber.channels),
+            CallDestination::Subscriber(subscriber) => self
+                .subscriptions
+                .get(subscriber)
+                .map(|subscription| &subscription.channels),
         };
         let candidates = candidates
             .filter(|list| !list.is_empty())

@@ -1,8 +1,8 @@
 //! Topology of a domain: decides on all channels. Pure: events in, actions out.
 //!
 //! A channel exists for each declared edge between a live endpoint of the caller and a ready
-//! endpoint of the callee. The gateway may call every function. When one side dies, the other is
-//! told to drain, for at most [`DRAIN_TIMEOUT`]. Slots of the dead endpoint are swept at once, and
+//! endpoint of the callee. The gateway may call every function. One of its endpoints takes the
+//! events that it sends to other nodes. When one side dies, the other is told to drain, for at most [`DRAIN_TIMEOUT`]. Slots of the dead endpoint are swept at once, and
 //! again at the end. An id is reused only when all peers have drained and no slot contains it. A
 //! standby endpoint is called only while no other endpoint of its instance serves calls. An endpoint
 //! that only serves is no caller.
@@ -27,8 +27,9 @@ pub const DRAIN_TIMEOUT: MonotonicNanos = 1_000_000_000;
 
 /// Number of a channel.
 pub type ChannelNumber = u32;
-/// Caller and callee of an edge.
-pub type FunctionEdge = (FunctionId, FunctionId);
+/// Caller and callee of an edge; no callee: the gateway, which takes events for subscribers on other
+/// nodes.
+pub type FunctionEdge = (FunctionId, Option<FunctionId>);
 
 #[derive(Debug)]
 struct EndpointEntry {
@@ -86,8 +87,6 @@ impl DomainTopology {
     /// [`DomainTopology::complete_endpoint`].
     pub fn reserve_endpoint(&mut self, who: EndpointOwner, serves: bool) -> Option<EndpointId> {
         let endpoint = self.next_id()?;
-        // The gateway has no function of its own that could be called.
-        let serves = serves && who != EndpointOwner::Gateway;
         self.endpoints.insert(
             endpoint,
             EndpointEntry {
@@ -301,22 +300,48 @@ impl DomainTopology {
         let (Some(p), Some(q)) = (self.endpoints.get(&caller), self.endpoints.get(&callee)) else {
             return false;
         };
-        let EndpointOwner::Instance(instance, function) = &q.owner else {
-            return false;
-        };
         let ready = p.has_pool && q.has_pool && q.serves && q.ready;
         let waits = self
             .backoffs
             .get(&(caller, callee))
             .is_some_and(|setback| setback.is_waiting);
         // No channel to itself: an endpoint cannot answer while it waits for its own call.
-        let called = ready && caller != callee && !waits && !self.withdrawn.contains(instance);
-        let edge = || {
-            p.owner
-                .function()
-                .is_none_or(|by| self.edges.contains(&(by.clone(), function.clone())))
+        let called = ready && caller != callee && !waits && !p.serves_only;
+        called
+            && self.has_edge(&p.owner, &q.owner)
+            && match q.owner.instance() {
+                Some(instance) => {
+                    let is_replaced = q.is_standby && self.is_served(instance);
+                    !self.withdrawn.contains(&instance) && !is_replaced
+                }
+                // One of the gateway's endpoints is enough for the few events that leave the node.
+                None => self.event_gateway() == Some(callee),
+            }
+    }
+
+    fn has_edge(&self, caller: &EndpointOwner, callee: &EndpointOwner) -> bool {
+        match caller.function() {
+            // The gateway may call every function, but not itself.
+            None => callee.function().is_some(),
+            Some(by) => {
+                let edge = (by.clone(), callee.function().cloned());
+                self.edges.contains(&edge)
+            }
+        }
+    }
+
+    /// Returns the endpoint of the gateway that takes events.
+    fn event_gateway(&self) -> Option<EndpointId> {
+        let takes_events = |member: &EndpointEntry| {
+            member.owner == EndpointOwner::Gateway
+                && member.serves
+                && member.ready
+                && member.has_pool
         };
-        called && !p.serves_only && edge() && !(q.is_standby && self.is_served(*instance))
+        let mut endpoints = self.endpoints.iter();
+        endpoints
+            .find(|(_, member)| takes_events(member))
+            .map(|(&endpoint, _)| endpoint)
     }
 
     /// Returns true if a non-standby endpoint of the instance serves calls.

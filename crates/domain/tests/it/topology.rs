@@ -16,6 +16,9 @@ fn function_id(index: usize) -> FunctionId {
     FUNCTIONS[index].parse().unwrap()
 }
 
+/// Caller and callee by number; no callee: the gateway.
+type ModelEdge = (usize, Option<usize>);
+
 /// Policy of an endpoint for calls.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum CallPolicy {
@@ -31,7 +34,8 @@ enum TopologyEvent {
     Arrive(Option<usize>, u64, CallPolicy, bool),
     Ready(usize),
     Left(usize),
-    Declare(Vec<(usize, usize)>),
+    /// Caller and callee; no callee: the gateway.
+    Declare(Vec<ModelEdge>),
     Withdraw(u64),
     /// The nth endpoint that was told answers.
     Drained(usize),
@@ -54,7 +58,7 @@ fn any_event() -> impl Strategy<Value = TopologyEvent> {
         3 => (proptest::option::of(0..3usize), 0..3u64, takes, any::<bool>()).prop_map(|(f, i, s, calls)| TopologyEvent::Arrive(f, i, s, calls)),
         3 => any::<usize>().prop_map(TopologyEvent::Ready),
         1 => any::<usize>().prop_map(TopologyEvent::Left),
-        1 => proptest::collection::vec((0..3usize, 0..3usize), 0..6).prop_map(TopologyEvent::Declare),
+        1 => proptest::collection::vec((0..3usize, proptest::option::weighted(0.8, 0..3usize)), 0..6).prop_map(TopologyEvent::Declare),
         1 => (0..3u64).prop_map(TopologyEvent::Withdraw),
         3 => any::<usize>().prop_map(TopologyEvent::Drained),
         1 => (0..2_000_000_000u64).prop_map(TopologyEvent::Tick),
@@ -70,7 +74,7 @@ struct TopologyModel {
     endpoints: BTreeMap<EndpointId, (EndpointOwner, CallPolicy, bool)>,
     /// Endpoints that never call.
     servers: BTreeSet<EndpointId>,
-    edges: BTreeSet<(usize, usize)>,
+    edges: BTreeSet<ModelEdge>,
     withdrawn: BTreeSet<InstanceId>,
     /// Of these, whose open calls have ended, as told.
     quiet: BTreeSet<InstanceId>,
@@ -153,14 +157,22 @@ impl TopologyModel {
                 who.instance() == instance && *takes == CallPolicy::Calls && *ready
             })
         };
+        let event_gateway = self.endpoints.iter().find(|(_, (who, takes, ready))| {
+            *who == EndpointOwner::Gateway && *takes != CallPolicy::None && *ready
+        });
+        let event_gateway = event_gateway.map(|(&endpoint, _)| endpoint);
         for (&p, (caller, _, _)) in &self.endpoints {
             for (&q, (callee, kind, ready)) in &self.endpoints {
-                let Some(to) = index(callee) else { continue };
-                let declared = index(caller).is_none_or(|by| self.edges.contains(&(by, to)));
+                let declared = match (index(caller), index(callee)) {
+                    (None, to) => to.is_some(),
+                    (Some(by), to) => self.edges.contains(&(by, to)),
+                };
                 let serves = *kind == CallPolicy::Calls
                     || *kind == CallPolicy::Others && !served(callee.instance());
-                let takes =
-                    serves && *ready && !self.withdrawn.contains(&callee.instance().unwrap());
+                let takes = match callee.instance() {
+                    Some(instance) => serves && *ready && !self.withdrawn.contains(&instance),
+                    None => event_gateway == Some(q),
+                };
                 if p != q && declared && takes && !self.servers.contains(&p) {
                     wanted.insert((p, q));
                 }
@@ -253,7 +265,7 @@ fn apply_event(topology: &mut DomainTopology, model: &mut TopologyModel, event: 
             topology.declare_edges(
                 edges
                     .into_iter()
-                    .map(|(by, to)| (function_id(by), function_id(to))),
+                    .map(|(by, to)| (function_id(by), to.map(function_id))),
             )
         }
         TopologyEvent::Withdraw(instance) => {

@@ -6,7 +6,7 @@ use http::HeaderValue;
 use nearpath_path::{Obstacle, Path, PathPlan};
 use nearpath_types::PlatformError;
 use nearpath_wire::client::InstanceConnectError;
-use nearpath_wire::hop::headers::FUNCTION;
+use nearpath_wire::hop::headers::{FUNCTION, TOPIC, X_TOPIC};
 
 use super::attempt_outcome::AttemptOutcome;
 use super::delivery_errors::timeout_error;
@@ -27,6 +27,7 @@ pub(crate) async fn try_instance(
     endpoint: &Arc<FunctionEndpoint>,
 ) -> Result<AttemptOutcome, PlatformError> {
     name_function(call, endpoint);
+    name_topic(call, endpoint);
     let (mut plan, shm_endpoint) = path_choice::plan_paths(call, endpoint);
     if let Some(shm_endpoint) = shm_endpoint {
         // On the heap: only some requests come here, and this future is moved.
@@ -71,6 +72,19 @@ fn name_function(call: &mut GatewayCall, endpoint: &FunctionEndpoint) {
         headers.remove(FUNCTION); // another node has refused the request
         headers.remove(X_NEARPATH_PATH);
     }
+}
+
+/// Names the topic of an event: to another node in a field of the platform, to a function in its own.
+fn name_topic(call: &mut GatewayCall, endpoint: &FunctionEndpoint) {
+    let (Some(request), Some(topic)) = (&mut call.request, &call.topic) else {
+        return;
+    };
+    let (name, other_name) = match endpoint.is_remote() {
+        true => (TOPIC, X_TOPIC),
+        false => (X_TOPIC, TOPIC),
+    };
+    request.headers_mut().insert(name, topic.clone());
+    request.headers_mut().remove(other_name);
 }
 
 /// Returns whether trailers were found after the body of the call's request.

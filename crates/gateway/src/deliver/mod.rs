@@ -27,6 +27,7 @@ mod retry;
 mod retry_copy;
 pub(crate) mod shm;
 mod shm_body;
+mod shm_event;
 mod time_limits;
 mod tunnel;
 mod upload_holder;

@@ -23,6 +23,7 @@ use super::buffered_request::BufferedRequest;
 use super::delivery_errors::{broken_call_error, lost_response_error, timeout_error};
 use super::instance_body::InstanceBody;
 use super::shm_body::ShmBody;
+use super::shm_event;
 use super::time_limits::await_within;
 use crate::call::GatewayCall;
 use crate::error_response::{X_NEARPATH_REASON, X_OPENFAAS_INTERNAL};
@@ -49,6 +50,9 @@ pub(super) async fn try_shm(
         return Ok(AttemptOutcome::Unsent(
             "messages in memory have no trailers".into(),
         ));
+    }
+    if call.topic.is_some() {
+        return shm_event::try_send_event(call, endpoint, &shm_endpoint, buffered).await;
     }
     let BufferedRequest {
         head,
@@ -181,7 +185,7 @@ fn announced_names(trailers: &HeaderMap) -> HeaderValue {
     HeaderValue::try_from(names.join(", ")).expect("names and separators are a value")
 }
 
-fn call_fields(head: &http::request::Parts) -> Vec<(&str, &[u8])> {
+pub(super) fn call_fields(head: &http::request::Parts) -> Vec<(&str, &[u8])> {
     let mut fields: Vec<(&str, &[u8])> = Vec::with_capacity(head.headers.len() + 2);
     fields.push((":method", head.method.as_str().as_bytes()));
     fields.push((

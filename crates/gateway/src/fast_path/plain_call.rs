@@ -83,7 +83,7 @@ fn permitted_caller(
             };
             let name = str::from_utf8(name).ok()?;
             let caller = worker.table.find_by_name(name)?;
-            route::check_node_caller(Some(&caller), name, node, &callee.id).ok()?;
+            route::check_node_caller(Some(&caller), name, node, callee, None).ok()?;
             caller
         }
     };
@@ -349,6 +349,7 @@ impl PlainCall {
             source,
             function,
             caller,
+            topic: None,
             route,
             options,
             deadlines,

@@ -12,6 +12,8 @@ use bytes::{Bytes, BytesMut};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, Request, Uri};
 
+use nearpath_types::platform_field::TOPIC_FIELD;
+
 use super::hop_headers::{ByteSpan, HopHeaders, NodeFields};
 
 /// Maximum number of header fields of a plain request. Larger heads take the pipeline.
@@ -240,6 +242,10 @@ fn parse_layout(buffer: &[u8], sender: RequestSender) -> Option<Option<Box<Reque
     let (mut hop, mut node) = (HopHeaders::default(), NodeFields::default());
     let (mut spans, mut header_count) = ([((0, 0), (0, 0)); MAX_HEADERS], 0);
     for header in parsed.headers.iter() {
+        // Events have a permission of their own, and no response.
+        if sender == RequestSender::Node && header.name.eq_ignore_ascii_case(TOPIC_FIELD) {
+            return None;
+        }
         if sender == RequestSender::Node
             && let Some(span) = node.span_mut(header.name)
         {

@@ -1,12 +1,13 @@
 //! State of one function: its route from the last snapshot, and state that outlives snapshots.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use http::HeaderValue;
 use nearpath_types::{
-    FunctionId, FunctionPolicy, FunctionRoute, InstanceState, StartFailure, duration,
+    FunctionId, FunctionPolicy, FunctionRoute, InstanceId, InstanceState, StartFailure, duration,
 };
 
 use super::endpoint::FunctionEndpoint;
@@ -152,6 +153,13 @@ impl ActiveRoute {
             true => &self.ready,
             false => &self.remotes,
         }
+    }
+
+    /// Returns the address of an instance of this node that is ready or drains.
+    pub(crate) fn instance_addr(&self, id: InstanceId) -> Option<IpAddr> {
+        let mut instances = self.ready.iter().chain(&self.draining);
+        let found = instances.find(|one| one.instance() == Some(id))?;
+        Some(found.target.addr.ip())
     }
 
     /// Returns whether a request has to wait for an instance to start, or for a node to be reachable.

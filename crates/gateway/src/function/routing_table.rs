@@ -46,6 +46,8 @@ struct FunctionIndex {
     by_caller_addr: HashMap<IpAddr, Arc<FunctionEntry>>,
     /// Functions that declare topics.
     with_topics: FunctionMap<FunctionEntry>,
+    /// Functions that subscribe to events and run on other nodes alone.
+    remote_subscribers: FunctionMap<FunctionEntry>,
     /// Other nodes that are reachable.
     nodes: NodeTargets,
 }
@@ -84,6 +86,12 @@ impl RoutingTable {
     /// Returns the functions that declare topics, in order.
     pub(crate) fn functions_with_topics(&self) -> Vec<Arc<FunctionEntry>> {
         self.index.load().with_topics.values().cloned().collect()
+    }
+
+    /// Returns the functions that subscribe to events and run on other nodes alone, in order.
+    pub(crate) fn remote_subscribers(&self) -> Vec<Arc<FunctionEntry>> {
+        let index = self.index.load();
+        index.remote_subscribers.values().cloned().collect()
     }
 
     /// Returns the other nodes that are reachable.
@@ -171,13 +179,12 @@ impl FunctionIndex {
             self.by_caller_addr.insert(addr, function.clone());
         }
         let id = change.id.clone();
-        match change
-            .after
-            .is_some_and(|route| !route.policy.topics.is_empty())
-        {
-            true => drop(self.with_topics.insert(id.clone(), function.clone())),
-            false => drop(self.with_topics.remove(&id)),
-        }
+        let is_member =
+            |of: fn(&FunctionRoute) -> bool| change.after.is_some_and(|route| of(route));
+        let has_topics = is_member(|route| !route.policy.topics.is_empty());
+        set_member(&mut self.with_topics, &function, has_topics);
+        let subscribes = is_member(|route| !route.policy.subscribes.is_empty() && !route.runs_here);
+        set_member(&mut self.remote_subscribers, &function, subscribes);
         if change.before.is_none() {
             for name in names_of(&function) {
                 self.by_name.insert(name, function.clone());
@@ -189,6 +196,7 @@ impl FunctionIndex {
     fn remove(&mut self, change: &RouteChange<'_>) -> Option<Arc<FunctionEntry>> {
         self.remove_addresses(change);
         self.with_topics.remove(change.id);
+        self.remote_subscribers.remove(change.id);
         let function = self.by_id.remove(change.id)?;
         for name in names_of(&function) {
             self.by_name.remove(&name);
@@ -204,6 +212,17 @@ impl FunctionIndex {
                 self.by_caller_addr.remove(&addr);
             }
         }
+    }
+}
+
+fn set_member(
+    members: &mut FunctionMap<FunctionEntry>,
+    function: &Arc<FunctionEntry>,
+    is_member: bool,
+) {
+    match is_member {
+        true => drop(members.insert(function.id.clone(), function.clone())),
+        false => drop(members.remove(&function.id)),
     }
 }
 

@@ -20,6 +20,7 @@ use crate::context::{BusyThread, GatewayState, TICK_INTERVAL, WorkerContext};
 use crate::deliver;
 use crate::event_loop::{BatchRule, EventLoop};
 use crate::invoke::{Invoker, LocalTask};
+use crate::remote_events;
 use crate::request::ListenerZone;
 
 /// Threads that read and write the spool's files for a serving thread; nothing else blocks. Enough
@@ -232,7 +233,10 @@ fn note_load(worker: &WorkerContext, batch_rule: &mut BatchRule) {
 async fn join_domains(worker: Rc<WorkerContext>, mut sockets: UnboundedReceiver<OwnedFd>) {
     while let Some(socket) = sockets.recv().await {
         let worker = worker.clone();
-        tokio::task::spawn_local(async move { worker.shm_domains.join_domain(socket).await });
+        tokio::task::spawn_local(async move {
+            let forward = |endpoint| remote_events::forward_events(worker.clone(), endpoint);
+            worker.shm_domains.join_domain(socket, forward).await;
+        });
     }
 }
 

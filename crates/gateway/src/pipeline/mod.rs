@@ -12,7 +12,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, Request, Response};
 use nearpath_types::{PlatformError, Reason, SourceNetwork};
 use nearpath_wire::Body;
-use nearpath_wire::hop::headers::CALLER;
+use nearpath_wire::hop::headers::{CALLER, TOPIC};
 use nearpath_wire::identity::RefusalReason;
 
 use crate::COMPONENT;
@@ -146,6 +146,22 @@ pub(crate) fn route_buffered(
         function,
         path_offset,
     )
+}
+
+/// Routes an event of `publisher` to a subscriber. `topic` is checked again, as the called node does.
+pub(crate) fn route_event(
+    worker: &Rc<WorkerContext>,
+    peer: &Rc<PeerInfo>,
+    (request, function, path_offset): (Request<Bytes>, Arc<FunctionEntry>, usize),
+    publisher: Arc<FunctionEntry>,
+    topic: HeaderValue,
+) -> RoutedRequest {
+    let mut routed = route_buffered(worker, peer, request, function, path_offset);
+    if let RoutedRequest::Call(call) = &mut routed {
+        call.caller = Some(publisher);
+        call.topic = Some(topic);
+    }
+    routed
 }
 
 /// Closes the connection after the response: after an ambiguous request, the next one cannot be
@@ -327,6 +343,8 @@ fn begin_call<B>(
     }
     let request = Request::from_parts(head, upload);
     let source = call_source(peer, &request);
+    let topic = request.headers().get(TOPIC).cloned();
+    let topic = topic.filter(|_| peer.zone == ListenerZone::Node);
     let (request, worker, peer) = (Some(request), worker.clone(), peer.clone());
     let call = GatewayCall {
         worker,
@@ -334,6 +352,7 @@ fn begin_call<B>(
         source,
         function,
         caller: None,
+        topic,
         route,
         options,
         deadlines,
@@ -352,23 +371,28 @@ fn check_caller(call: &mut GatewayCall) -> Result<(), PlatformError> {
     let peer = call.peer.clone();
     let named = named_caller(call).filter(|_| peer.zone == ListenerZone::Node);
     let table = &call.worker.table;
-    // Instances are identified by their address; one that is unknown may call nothing.
-    let caller = match (peer.zone, &named) {
-        (ListenerZone::Internal, _) => table.find_caller(peer.addr),
-        (_, name) => name.as_ref().and_then(|name| table.find_by_name(name)),
+    let caller = match (call.caller.take(), peer.zone, &named) {
+        (Some(publisher), ..) => Some(publisher), // known from the channel of its event
+        // Instances are identified by their address; one that is unknown may call nothing.
+        (_, ListenerZone::Internal, _) => table.find_caller(peer.addr),
+        (.., name) => name.as_ref().and_then(|name| table.find_by_name(name)),
     };
+    let topic = call.topic.as_ref().map(topic_text);
     call.record
         .identify(call.options.call_id.as_bytes(), caller.as_deref());
     match peer.zone {
         ListenerZone::Public => {}
-        ListenerZone::Internal => {
-            route::check_edge(caller.as_deref(), peer.addr, &call.function.id)?
-        }
+        ListenerZone::Internal => match caller.as_deref().zip(topic) {
+            Some((publisher, topic)) => route::check_event(publisher, topic, &call.function)?,
+            None => route::check_edge(caller.as_deref(), peer.addr, &call.function.id)?,
+        },
         ListenerZone::Node => {
             let node = peer.node.get().ok_or_else(unknown_node_error)?;
             if let Some(name) = &named {
-                route::check_node_caller(caller.as_deref(), name, node, &call.function.id)
+                route::check_node_caller(caller.as_deref(), name, node, &call.function, topic)
                     .inspect_err(|error| note_node_refusal(call, error))?;
+            } else if topic.is_some() {
+                return Err(unpublished_error());
             } // else a client outside has called that node
             check_runs_here(call)?;
         }
@@ -390,6 +414,16 @@ fn named_caller(call: &GatewayCall) -> Option<String> {
     let headers = call.request.as_ref()?.headers();
     let name = headers.get(CALLER)?;
     Some(String::from_utf8_lossy(name.as_bytes()).into_owned())
+}
+
+/// Returns the topic of an event; no filter selects one that is no text.
+fn topic_text(topic: &HeaderValue) -> &str {
+    str::from_utf8(topic.as_bytes()).unwrap_or_default()
+}
+
+fn unpublished_error() -> PlatformError {
+    let message = "an event needs the name of the function that publishes it";
+    PlatformError::new(COMPONENT, Reason::NotAllowed, message)
 }
 
 fn unknown_node_error() -> PlatformError {

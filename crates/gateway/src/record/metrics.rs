@@ -66,6 +66,7 @@ impl Collector for GatewayMetrics {
         self.encode_node_refusals(&mut to)?;
         self.encode_spool(&mut to)?;
         self.totals.node_calls.encode_metrics(&mut to)?;
+        self.totals.events.encode_metrics(&mut to)?;
         self.totals.quic.encode_metrics(&mut to)
     }
 }

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::node_calls::NodeCallTotals;
 use super::quic_totals::QuicTotals;
 use crate::function::RefusalCounts;
+use crate::remote_events::EventTotals;
 
 /// Counters that belong to no function.
 #[derive(Debug, Default)]
@@ -35,6 +36,8 @@ pub(crate) struct GatewayTotals {
     pub quic: QuicTotals,
     /// Calls from other nodes.
     pub node_calls: NodeCallTotals,
+    /// Events for functions on other nodes.
+    pub events: EventTotals,
     /// Counters of HTTP/3.
     pub http3: Http3Counts,
 }

@@ -1,8 +1,9 @@
-//! Permission of calls between instances. Calls are denied unless a chain declares the edge.
+//! Permission of calls and events between functions. They are denied unless a chain declares the edge, or
+//! both functions declare the topic.
 
 use std::net::IpAddr;
 
-use nearpath_types::{FunctionId, NodeName, PlatformError, Reason, policy};
+use nearpath_types::{FunctionId, NodeName, PlatformError, Reason, policy, topic};
 
 use crate::COMPONENT;
 use crate::function::FunctionEntry;
@@ -43,8 +44,43 @@ fn check_declared(caller: &FunctionEntry, callee: &FunctionId) -> Result<(), Pla
     Err(PlatformError::new(COMPONENT, Reason::NotAllowed, message).governed_by("chains"))
 }
 
-/// Checks that another node may call `callee` for a function that runs on it. `name` is that function,
-/// as the node says, and `caller` what this node knows of it.
+/// Checks that `publisher` may send an event of `name` to `subscriber`, in the same security domain.
+///
+/// # Errors
+/// `not_allowed`, with the declaration that is missing.
+pub(crate) fn check_event(
+    publisher: &FunctionEntry,
+    name: &str,
+    subscriber: &FunctionEntry,
+) -> Result<(), PlatformError> {
+    let selects = |filters: &[String]| filters.iter().any(|one| topic::filter_matches(one, name));
+    let refuse = |why: String, setting| {
+        let message = format!(
+            "{} may not send an event of topic {name:?} to {}: {why}",
+            publisher.name, subscriber.name
+        );
+        Err(PlatformError::new(COMPONENT, Reason::NotAllowed, message).governed_by(setting))
+    };
+    if !topic::is_topic(name) {
+        return refuse("that is no topic".to_owned(), policy::PUBLISHES);
+    }
+    let (from, to) = (publisher.route(), subscriber.route());
+    if from.domain.is_none() || from.domain != to.domain {
+        return refuse("they share no chain".to_owned(), policy::CHAIN);
+    }
+    if !selects(&from.policy.publishes) {
+        let why = format!("{} does not publish it", publisher.name);
+        return refuse(why, policy::PUBLISHES);
+    }
+    if !selects(&to.policy.subscribes) {
+        let why = format!("{} does not subscribe to it", subscriber.name);
+        return refuse(why, policy::SUBSCRIBES);
+    }
+    Ok(())
+}
+
+/// Checks that another node may call `callee` for a function that runs on it, or send it an event of
+/// `topic`. `name` is that function, as the node says, and `caller` what this node knows of it.
 ///
 /// # Errors
 /// `not_allowed`, with node and function.
@@ -52,10 +88,11 @@ pub(crate) fn check_node_caller(
     caller: Option<&FunctionEntry>,
     name: &str,
     node: &NodeName,
-    callee: &FunctionId,
+    callee: &FunctionEntry,
+    topic: Option<&str>,
 ) -> Result<(), PlatformError> {
     let refuse = |why: String| {
-        let message = format!("node {node} may not call {callee} for {name}: {why}");
+        let message = format!("node {node} may not call {} for {name}: {why}", callee.name);
         PlatformError::new(COMPONENT, Reason::NotAllowed, message)
     };
     let Some(caller) = caller else {
@@ -67,7 +104,10 @@ pub(crate) fn check_node_caller(
         let why = format!("it runs on {}", nodes.join(", "));
         return Err(refuse(why).governed_by(policy::NODES));
     }
-    check_declared(caller, callee)
+    match topic {
+        Some(topic) => check_event(caller, topic, callee),
+        None => check_declared(caller, &callee.id),
+    }
 }
 
 /// Returns the callee as its caller writes it: without the namespace if both share it.

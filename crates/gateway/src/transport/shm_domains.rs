@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::future::Future;
 use std::os::fd::OwnedFd;
 
 use nearpath_domain::endpoint::EndpointSettings;
@@ -18,22 +19,24 @@ impl ShmDomains {
         self.0.borrow().get(domain).cloned()
     }
 
-    /// Joins a domain until the node closes its socket.
-    pub(crate) async fn join_domain(&self, socket: OwnedFd) {
-        match AsyncEndpoint::join(
-            socket,
-            EndpointSettings {
-                serves: false,
-                stream_bodies: true,
-                ..EndpointSettings::default()
-            },
-        )
-        .await
-        {
+    /// Joins a domain until the node closes its socket. `take_events` takes the events that functions of
+    /// the domain send to the gateway.
+    pub(crate) async fn join_domain<F: Future<Output = ()>>(
+        &self,
+        socket: OwnedFd,
+        take_events: impl FnOnce(AsyncEndpoint) -> F,
+    ) {
+        let settings = EndpointSettings {
+            stream_bodies: true,
+            ..EndpointSettings::default()
+        };
+        match AsyncEndpoint::join(socket, settings).await {
             Ok((endpoint, driver)) => {
                 let name = endpoint.identity().domain.clone();
-                self.0.borrow_mut().insert(name.clone(), endpoint);
-                let ended = driver.await;
+                self.0.borrow_mut().insert(name.clone(), endpoint.clone());
+                // Fails when the node has closed the socket, which the driver sees, too.
+                let _ = endpoint.announce_ready();
+                let (ended, ()) = tokio::join!(driver, take_events(endpoint));
                 self.0.borrow_mut().remove(&name);
                 tracing::debug!(domain = name, ?ended, "shared memory: left a domain");
             }

@@ -73,7 +73,7 @@ impl NodeAgent {
     }
 
     /// Applies changed policies to the chains and to the callers over QUIC and TLS. Both know only
-    /// functions of this node.
+    /// functions of this node; of others, chains know the subscribers of events.
     pub(super) fn apply_policies(&mut self) {
         let policy_of = |id: FunctionId| {
             let is_local = |function: &&FunctionState| {
@@ -83,16 +83,21 @@ impl NodeAgent {
             let policy = function.and_then(FunctionState::shared_policy);
             (id, policy)
         };
-        let changes: PolicyChanges = mem::take(&mut self.changed_policies)
-            .into_iter()
-            .map(policy_of)
-            .collect();
-        if changes.is_empty() {
+        let remote_policy_of = |id: &FunctionId| {
+            let function = self.functions.get(id);
+            let function = function.filter(|function| !function.runs_here());
+            (id.clone(), function.and_then(FunctionState::shared_policy))
+        };
+        let changed = mem::take(&mut self.changed_policies);
+        if changed.is_empty() {
             return;
         }
+        let remote: PolicyChanges = changed.iter().map(remote_policy_of).collect();
+        let changes: PolicyChanges = changed.into_iter().map(policy_of).collect();
         let identities = &self.factory.context.identities;
         identities.update_callers(&mut self.callers, &changes);
         self.factory.domains.apply_changes(&changes);
+        self.factory.domains.apply_remote_changes(&remote);
     }
 
     /// Removes copies that neither a desired function nor a living instance needs, when that has

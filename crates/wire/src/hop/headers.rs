@@ -8,7 +8,7 @@ use http::header::{
 use http::{HeaderMap, Method, Request};
 use http_body::Body;
 use nearpath_types::platform_field::{
-    CALLER_FIELD, FUNCTION_FIELD, INTERNAL_FIELD, is_platform_field,
+    CALLER_FIELD, FUNCTION_FIELD, INTERNAL_FIELD, TOPIC_FIELD, is_platform_field,
 };
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -93,6 +93,10 @@ pub fn strip_connection_headers(headers: &mut HeaderMap, keep_upgrade: bool) {
 pub const CALLER: HeaderName = HeaderName::from_static(CALLER_FIELD);
 /// [`FUNCTION_FIELD`] as a header.
 pub const FUNCTION: HeaderName = HeaderName::from_static(FUNCTION_FIELD);
+/// [`TOPIC_FIELD`] as a header.
+pub const TOPIC: HeaderName = HeaderName::from_static(TOPIC_FIELD);
+/// Header in which a function finds the topic of an event, as from OpenFaaS's connectors.
+pub const X_TOPIC: HeaderName = HeaderName::from_static("x-topic");
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nearpath_domain::node_side::{DomainHandle, DomainSettings, EndpointSocket};
 use nearpath_domain::protocol::EdgeTerms;
 use nearpath_testkit::{eventually_blocking, free_addr, program, skip};
-use nearpath_types::InstanceId;
+use nearpath_types::{FunctionId, InstanceId};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn crate_dir() -> PathBuf {
@@ -151,7 +151,8 @@ fn in_a_domain(source: &str, serves: &[&str], name: &str, calls: &[&str]) {
         topics: vec!["orders".to_owned()],
         ..EdgeTerms::default()
     };
-    hub.declare_edges_with([(("caller".parse().unwrap(), name.parse().unwrap()), terms)]);
+    let callee: FunctionId = name.parse().unwrap();
+    hub.declare_edges_with([(("caller".parse().unwrap(), callee), terms)]);
     let start = |instance, name: &str, words: &[&str], port: SocketAddr| {
         let socket = folder.path().join(name);
         hub.admit_instance(

@@ -76,7 +76,7 @@ func (in *NodeMessage) knownFields() (known int) {
 }
 
 // Peer arrives with the descriptors of the channel, the peer's wakeup cell and its eventfd, if any. The callee has its own name
-// and Aliases. It receives the events that the filters in Topics select; with EventsOnly it takes no calls. Only the answers of a
+// and Aliases; without a Function it is the gateway. It receives the events that the filters in Topics select; with EventsOnly it takes no calls. Only the answers of a
 // Watchdog can be errors of the platform.
 type Peer struct {
 	Channel  uint64 `json:"channel"`

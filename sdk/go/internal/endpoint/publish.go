@@ -9,13 +9,14 @@ import (
 
 // PublishReport counts the functions that a published event reached and missed.
 type PublishReport struct {
-	// Sent counts the subscribed functions with an instance to which the event was sent.
+	// Sent counts the subscribed functions with an instance to which the event was sent; all on other nodes count as one.
 	Sent int
 	// Missed counts the subscribed functions whose instance could not take the event.
 	Missed int
 }
 
-// Publish sends an event to one instance of each function that subscribes to the topic. HeadBytes of request must not have a :name.
+// Publish sends an event to one instance of each function that subscribes to the topic, and once to the gateway, which has no
+// function, for those on other nodes. HeadBytes of request must not have a :name.
 func (p *Endpoint) Publish(ctx context.Context, topic string, request *CallRequest) (published PublishReport, err error) {
 	head, err := memory.AppendField(make([]byte, 0, len(request.HeadBytes)+len(topic)+16), ":name", topic)
 	if err != nil {

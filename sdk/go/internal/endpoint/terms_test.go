@@ -36,20 +36,23 @@ func TestAliasesReceiveCallsAndSubscribersEvents(t *testing.T) {
 		}
 	}
 	edge := func(callee string) [2]string { return [2]string{"shop.fn", callee + ".fn"} }
+	toGateway := [2]string{"shop.fn", ""} // which has no function, and sends events to other nodes
 	d := start(t, fakenode.Config{
-		Edges: [][2]string{edge("mail"), edge("audit"), edge("rates")},
+		Edges: [][2]string{edge("mail"), edge("audit"), edge("rates"), toGateway},
 		Terms: map[[2]string]endpoint.Peer{
 			edge("mail"):  {Topics: []string{"order/+"}, EventsOnly: true},
 			edge("audit"): {Topics: []string{"#", "order/placed"}},
 			edge("rates"): {Aliases: []string{"currency.fn", "money.fn"}},
+			toGateway:     {Topics: []string{"stock/+"}, EventsOnly: true},
 		},
 	})
+	d.join("", note("gateway"))
 	d.join("mail.fn", note("mail"))
 	d.join("mail.fn", note("mail"))
 	d.join("audit.fn", note("audit"))
 	d.join("rates.fn", note("rates"))
 	caller := d.join("shop.fn", nil)
-	awaitDone(t, "all edges", func() { d.Await(func(v *fakenode.View) bool { return v.Channels() == 4 }) })
+	awaitDone(t, "all edges", func() { d.Await(func(v *fakenode.View) bool { return v.Channels() == 5 }) })
 	for _, name := range []string{"audit", "money", "currency.fn", "rates"} {
 		d.awaitRoute(caller, name)
 	}
@@ -72,7 +75,18 @@ func TestAliasesReceiveCallsAndSubscribersEvents(t *testing.T) {
 	if sent, err := caller.Publish(testContext(t), "weather", &endpoint.CallRequest{}); err != nil || sent.Sent != 1 || <-got != "audit weather " {
 		t.Errorf("%+v %v", sent, err)
 	}
-	if caller.HasRoute("mail") {
+	awaitDone(t, "the gateway takes events", func() {
+		for events := []string{}; !slices.Contains(events, "gateway stock/low 3"); {
+			sent, err := caller.Publish(testContext(t), "stock/low", &endpoint.CallRequest{BodyBytes: []byte("3")})
+			if err != nil || sent.Missed != 0 {
+				t.Errorf("%+v %v", sent, err)
+			}
+			for range sent.Sent {
+				events = append(events, <-got)
+			}
+		}
+	})
+	if caller.HasRoute("mail") || caller.HasRoute("") {
 		t.Error("an edge for events alone takes calls")
 	}
 	if err := caller.Call(testContext(t), &endpoint.CallRequest{Function: "money"}, &endpoint.CallResponse{}); err != nil || <-got != "rates  " {

@@ -86,7 +86,8 @@ impl EndpointCore {
         )
     }
 
-    /// Sends an event to one instance of each subscribed function.
+    /// Sends an event to one instance of each subscribed function, and once to the gateway for those
+    /// on other nodes.
     pub(in crate::endpoint) fn publish_event(
         &mut self,
         topic: &str,
@@ -101,9 +102,9 @@ impl EndpointCore {
             ..request.clone()
         };
         let mut published = PublishReport::default();
-        for function in self.peer_table.subscribers(topic) {
+        for subscriber in self.peer_table.subscribers(topic) {
             match self.send_event(
-                CallDestination::Subscriber(&function),
+                CallDestination::Subscriber(&subscriber),
                 &request,
                 BodySource::Borrowed(&request.body),
                 now,

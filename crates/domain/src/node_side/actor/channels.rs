@@ -205,8 +205,8 @@ impl DomainActor {
         } else {
             (other, one)
         };
-        let edge = function(caller).zip(function(callee));
-        edge.and_then(|edge| self.terms.get(&edge))
+        function(caller)
+            .and_then(|by| self.terms.get(&(by, function(callee))))
             .cloned()
             .unwrap_or_default()
     }

@@ -1,10 +1,13 @@
 //! Several calls at once, events by name and by topic, and names that are not the function's own.
 use std::collections::BTreeSet;
 use std::sync::mpsc;
+use std::time::Duration;
 
-use super::node::{DeliveryMode, TEST_TIMEOUT, TestNode, function, joined, knows, knows_async};
+use super::node::{
+    DeliveryMode, TEST_TIMEOUT, TestNode, function, joined, knows, knows_async, polled_endpoint,
+};
 use bytes::Bytes;
-use nearpath_domain::endpoint::polled;
+use nearpath_domain::endpoint::{PublishReport, polled};
 use nearpath_domain::protocol::EdgeTerms;
 use nearpath_domain::{CallDestination, CallError, CallRequest, CallResponse, UnsentReason, clock};
 use nearpath_types::FunctionId;
@@ -197,6 +200,43 @@ pub(crate) fn a_topic_reaches_each_subscriber_once(mode: DeliveryMode) {
     assert!(sees.try_recv().is_err(), "no function got more");
     joined(mail);
     joined(others);
+}
+
+pub(crate) fn the_gateway_takes_events_for_other_nodes(mode: DeliveryMode) {
+    let node = TestNode::new(mode);
+    let to_gateway = EdgeTerms {
+        events_only: true,
+        ..topics(&["order/+"])
+    };
+    let edge_to_gateway = (function("shop"), None::<FunctionId>);
+    node.hub.declare_edges_with([(edge_to_gateway, to_gateway)]);
+    let mut shop = node.caller(1, "shop");
+    let publishing = std::thread::spawn(move || {
+        let one = PublishReport { sent: 1, missed: 0 };
+        // Until the gateway has joined, no channel leads to it.
+        while shop.publish_event("order/placed", &body(b"7")) != one {
+            shop.next_incoming(Some(Duration::from_millis(1)));
+        }
+        let none = shop.publish_event("stock/empty", &body(b""));
+        assert_eq!(none, PublishReport::default());
+    });
+    let socket = node.hub.gateway_socket().unwrap();
+    let received = polled_endpoint(socket, true, |endpoint| async move {
+        endpoint.announce_ready().unwrap();
+        let event = endpoint.next_incoming().await.unwrap();
+        let topic = event.head_fields().get(":name").unwrap().to_vec();
+        let caller = event.caller.function.clone().unwrap();
+        (event.is_event, topic, caller, event.body.to_vec())
+    });
+    let expected = (
+        true,
+        b"order/placed".to_vec(),
+        function("shop"),
+        b"7".to_vec(),
+    );
+    assert_eq!(received, expected);
+    publishing.join().unwrap();
+    node.stop();
 }
 
 pub(crate) fn an_alias_is_a_name_of_one_caller(mode: DeliveryMode) {

@@ -65,7 +65,7 @@ conformance! { Ring = ring, Sockmap = sockmap, Poll = poll: {
     fans:
         parallel_calls_return_in_order_when_one_fails,
         the_first_of_several_responses_is_returned_early,
-        a_topic_reaches_each_subscriber_once, an_alias_is_a_name_of_one_caller;
+        a_topic_reaches_each_subscriber_once, the_gateway_takes_events_for_other_nodes, an_alias_is_a_name_of_one_caller;
     pages:
         huge_pages_are_used_when_available;
     limits:
@@ -115,7 +115,7 @@ mod strict_domains {
             counters_are_exact_and_outlive_channels_and_domain, the_membership_lists_endpoints_and_channels;
         fans:
             the_first_of_several_responses_is_returned_early,
-            a_topic_reaches_each_subscriber_once, an_alias_is_a_name_of_one_caller;
+            a_topic_reaches_each_subscriber_once, the_gateway_takes_events_for_other_nodes, an_alias_is_a_name_of_one_caller;
         limits:
             backpressure_loses_no_event, credit_for_events_is_returned;
         strict:

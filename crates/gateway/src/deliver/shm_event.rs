@@ -1,0 +1,77 @@
+//! Events from other nodes, sent to instances through shared memory. An event has no response: the
+//! gateway answers 202 once it is sent.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::header::CONTENT_LENGTH;
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use nearpath_domain::endpoint::polled::AsyncEndpoint;
+use nearpath_domain::{CallDestination, CallRequest, clock};
+use nearpath_types::PlatformError;
+use nearpath_wire::hop::headers::X_TOPIC;
+
+use super::attempt_outcome::AttemptOutcome;
+use super::buffered_request::BufferedRequest;
+use super::delivery_errors::broken_call_error;
+use super::instance_body::InstanceBody;
+use super::shm::{call_fields, trace_ids};
+use crate::call::GatewayCall;
+use crate::function::FunctionEndpoint;
+use crate::remote_events::MAX_EVENT_BYTES;
+use crate::request::RequestUpload;
+
+/// Sends the call's request as an event. [`AttemptOutcome::Unsent`] leaves it whole for another path.
+///
+/// # Errors
+/// When the body did not arrive, or has more than [`MAX_EVENT_BYTES`].
+pub(super) async fn try_send_event(
+    call: &mut GatewayCall,
+    endpoint: &Arc<FunctionEndpoint>,
+    shm_endpoint: &AsyncEndpoint,
+    buffered: BufferedRequest,
+) -> Result<AttemptOutcome, PlatformError> {
+    let body = buffered.remaining.with_first_chunk(buffered.first_chunk);
+    let Ok(body) = Limited::new(body, MAX_EVENT_BYTES).collect().await else {
+        return Err(broken_call_error(call, endpoint, None));
+    };
+    let (mut head, body) = (buffered.head, body.to_bytes());
+    let topic = call.topic.as_ref().map(|topic| topic.as_bytes());
+    // The field has the topic for paths over HTTP; an event has it as its name.
+    let field = head.headers.remove(X_TOPIC);
+    let length = head.headers.remove(CONTENT_LENGTH);
+    let request = CallRequest {
+        fields: &event_fields(&head, topic.unwrap_or_default()),
+        body: body.clone(),
+        deadline: clock::deadline_after(
+            call.deadlines
+                .deadline()
+                .saturating_duration_since(Instant::now()),
+        ),
+        trace: trace_ids(&head).0,
+        span: trace_ids(&head).1,
+    };
+    let id = endpoint.instance().expect("memory is shared within a node");
+    match shm_endpoint.send_event(CallDestination::Instance(id), &request) {
+        Ok(()) => {
+            let mut response = Response::new(InstanceBody::Whole(Default::default()));
+            *response.status_mut() = StatusCode::ACCEPTED;
+            Ok(AttemptOutcome::Answered(response, None))
+        }
+        Err(unsent) => {
+            let headers = &mut head.headers;
+            headers.extend(field.map(|value| (X_TOPIC, value)));
+            headers.extend(length.map(|value| (CONTENT_LENGTH, value)));
+            call.request = Some(Request::from_parts(head, RequestUpload::from_bytes(body).0));
+            Ok(AttemptOutcome::Unsent(unsent.to_string()))
+        }
+    }
+}
+
+fn event_fields<'a>(head: &'a Parts, topic: &'a [u8]) -> Vec<(&'a str, &'a [u8])> {
+    let mut fields = vec![(":name", topic)];
+    fields.extend(call_fields(head));
+    fields
+}

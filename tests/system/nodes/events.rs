@@ -1,0 +1,191 @@
+//! Events of topics, whose subscribers run on other nodes.
+
+use http::{Request, StatusCode};
+use nearpath_testkit::{copy_program, eventually, need_root, program};
+
+use super::functions::function_entry;
+use super::machines::Machines;
+use super::scripted_peer::{self as peer, call_of, node_credentials};
+
+/// Handler without an SDK: counts the events of each topic, and tells their number.
+const COUNTING_HANDLER: &str = r#"import http.server
+events = []
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+        topic, caller = self.headers.get("X-Topic"), self.headers.get("X-Nearpath-Caller")
+        if topic:
+            events.append(f"{topic} {caller} {body}\n")
+        text = "".join(events).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+    do_GET = do_POST
+    def log_message(self, *args):
+        pass
+http.server.ThreadingHTTPServer(("127.0.0.1", 5000), Handler).serve_forever()
+"#;
+const PUBLISHER: &str = "orders.openfaas-fn";
+const SUBSCRIBER: &str = "mail.openfaas-fn";
+
+/// Entry of a function of the chain `shop`, with the SDK.
+fn sdk_function(name: &str, nodes: &str, topics: &str) -> String {
+    format!(
+        "  {name}: {{handler: ./sdk, fprocess: ./function, nodes: [{nodes}], \
+         annotations: {{nearpath.io/chain: shop, {topics}}}, \
+         environment: {{mode: http, upstream_url: \"http://127.0.0.1:5000\"}}}}\n"
+    )
+}
+
+/// `orders` runs on a and publishes. `mail` and `audit` subscribe on b, `archive` on a and b; `ads` wants other
+/// topics.
+async fn start_nodes() -> Machines {
+    let mut machines = Machines::new(&["a", "b"]);
+    machines.write("counting/server.py", COUNTING_HANDLER);
+    machines.write("sdk/.keep", "");
+    copy_program(
+        program("test-event-function"),
+        machines.source().join("sdk/function"),
+    );
+    let subscribes = |filter: &str| format!("nearpath.io/subscribes: \"{filter}\"");
+    let plain = format!(
+        "nodes: [b], annotations: {{nearpath.io/chain: shop, {}}},",
+        subscribes("#")
+    );
+    let functions = [
+        sdk_function("orders", "a", "nearpath.io/publishes: \"order/#\""),
+        sdk_function("mail", "b", &subscribes("order/+")),
+        sdk_function("archive", "a, b", &subscribes("order/#")),
+        sdk_function("ads", "b", &subscribes("stock/#")),
+        function_entry("audit", "./counting", &plain),
+    ];
+    machines.write("stack.yml", &format!("functions:\n{}", functions.concat()));
+    machines.start_all().await;
+    for function in ["orders", "mail", "archive", "ads", "audit"] {
+        machines
+            .wait_answered(0, &format!("/function/{function}/events"))
+            .await;
+    }
+    machines
+}
+
+async fn publish(machines: &Machines, topic: &str, body: &'static str) -> String {
+    let path = format!("/function/orders/publish/{topic}");
+    let request = Request::post(path).header("host", "localhost");
+    let request = request.body(body.into()).unwrap();
+    let response = machines.send(0, request).await;
+    String::from_utf8(response.body().to_vec()).unwrap()
+}
+
+/// Events that the instances of a function have received, as the gateway of a node sees them.
+async fn events(machines: &Machines, at: usize, function: &str) -> String {
+    let path = format!("/function/{function}/events");
+    let response = machines.get(at, &path).await;
+    String::from_utf8(response.body().to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn an_event_reaches_each_subscriber_once_on_whichever_node_it_runs() {
+    need_root!();
+    let machines = start_nodes().await;
+    // Until all endpoints have joined the memory, events miss some subscribers, or come over HTTP.
+    eventually("all take events", async || {
+        let report = publish(&machines, "order/seen", "").await;
+        report == "2 0" && !events(&machines, 1, "mail").await.is_empty()
+    })
+    .await;
+    assert_eq!(publish(&machines, "order/placed", "7").await, "2 0");
+    let expected = format!("order/placed {PUBLISHER} 7\n");
+    let what = format!("mail has the event\n{}", machines.logs());
+    eventually(&what, async || {
+        events(&machines, 1, "mail").await.ends_with(&expected)
+    })
+    .await;
+    eventually("audit has the event", async || {
+        events(&machines, 1, "audit").await.ends_with(&expected)
+    })
+    .await;
+    eventually("archive has the event", async || {
+        events(&machines, 0, "archive").await.ends_with(&expected)
+    })
+    .await;
+    assert_eq!(
+        events(&machines, 1, "archive").await,
+        "",
+        "it runs here, too"
+    );
+    assert_eq!(events(&machines, 1, "ads").await, "");
+    for (at, function) in [(0, "archive"), (1, "mail"), (1, "audit")] {
+        let received = events(&machines, at, function).await;
+        assert_eq!(
+            received.matches(&expected).count(),
+            1,
+            "{function}: {received}"
+        );
+    }
+    let series = "nearpath_remote_events_total{outcome=\"sent\"}";
+    assert!(machines.metric(0, series).await >= 3.0);
+}
+
+/// Another node may send the events that both functions declare, and no others.
+#[tokio::test]
+async fn events_that_are_not_declared_are_refused() {
+    need_root!();
+    let machines = start_nodes().await;
+    let authority = machines.authority();
+    let (trust, credentials) = (peer::trust(&authority), node_credentials(&authority, "a"));
+    let send = async |function: &str, caller: Option<&str>, topic: &'static str| {
+        let mut request = call_of(function, caller);
+        let topic = topic.parse().unwrap();
+        request.headers_mut().insert("x-nearpath-topic", topic);
+        let addr = machines.machines[1].node_port();
+        peer::send_over_tls(addr, (&credentials, &trust), request)
+            .await
+            .unwrap()
+    };
+    let (status, text) = send(SUBSCRIBER, Some(PUBLISHER), "order/placed").await;
+    assert!(status < 300, "the control is taken: {status} {text}");
+    for (function, caller, topic, why) in [
+        (
+            SUBSCRIBER,
+            Some(PUBLISHER),
+            "stock/empty",
+            "orders.openfaas-fn does not publish it",
+        ),
+        (
+            SUBSCRIBER,
+            Some(PUBLISHER),
+            "order/paid/now",
+            "mail.openfaas-fn does not subscribe to it",
+        ),
+        (SUBSCRIBER, Some(PUBLISHER), "order/+", "that is no topic"),
+        (
+            SUBSCRIBER,
+            Some("mail.openfaas-fn"),
+            "order/placed",
+            "it runs on b",
+        ),
+        (
+            SUBSCRIBER,
+            None,
+            "order/placed",
+            "needs the name of the function",
+        ),
+    ] {
+        let (status, text) = send(function, caller, topic).await;
+        assert!(
+            status == 403 && text.contains(why),
+            "{topic}: {status} {text}"
+        );
+    }
+    // A client's field is none of the platform's.
+    let request = Request::get("/function/mail/events").header("host", "localhost");
+    let request = request.header("x-nearpath-topic", "order/placed");
+    let response = machines
+        .send(1, request.body(Default::default()).unwrap())
+        .await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(events(&machines, 1, "mail").await.lines().count(), 1);
+}
