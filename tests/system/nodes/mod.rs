@@ -21,3 +21,4 @@ mod restarts;
 mod scripted_peer;
 mod source_away;
 mod take_over;
+mod two_machines;

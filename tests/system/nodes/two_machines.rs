@@ -1,0 +1,164 @@
+//! The page for a user's first two machines, run as it stands.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use nearpath_testkit::lab::{LabNode, LinkConditions, NetworkLab};
+use nearpath_testkit::{eventually_blocking, need_root, program, skip};
+
+const PAGE: &str = include_str!("../../../docs/guide/two-machines.md");
+/// Programs that the page uses, from Debian.
+const PROGRAMS: [&str; 5] = ["rsync", "curl", "unshare", "nsenter", "ip"];
+
+/// Runs a command with folders of its own in the place of those that the page writes to. rsync's remote
+/// shell is this script, too: it runs rsync on the other machine.
+const ENTER: &str = r#"#!/bin/sh
+if [ "$1" = 10.0.0.2 ]; then
+  shift
+  exec nsenter --mount="/proc/$TEST_PROCESS/ns/mnt" "$0" "$OTHER_MACHINE" "$@"
+fi
+export root="$1"
+shift
+exec unshare --mount --propagation private sh -euc '
+  mount -t overlay overlay -o "lowerdir=/etc,upperdir=$root/etc,workdir=$root/etc.work" /etc
+  mount -t overlay overlay -o "lowerdir=/var/lib,upperdir=$root/lib,workdir=$root/lib.work" /var/lib
+  mkdir -p /var/lib/nearpath
+  mount --bind "$root/data" /var/lib/nearpath
+  mount --bind "$root/srv" /srv
+  mount --bind "$root/root" /root
+  cd /root
+  exec "$@"' sh "$@"
+"#;
+
+/// A block of the page.
+#[derive(Debug, PartialEq)]
+enum PageBlock<'a> {
+    /// Commands, and the machine that runs them.
+    Commands(char, &'a str),
+    /// Output of the commands before it.
+    Output(&'a str),
+}
+
+fn blocks_of(page: &str) -> Vec<PageBlock<'_>> {
+    let mut blocks = Vec::new();
+    // Each second part is a block.
+    for block in page.split("```").skip(1).step_by(2) {
+        let (kind, text) = block.split_once('\n').unwrap();
+        blocks.push(match kind {
+            "sh" => {
+                let machine = text.strip_prefix("# on ").unwrap().chars().next();
+                PageBlock::Commands(machine.unwrap(), text)
+            }
+            _ => PageBlock::Output(text),
+        });
+    }
+    blocks
+}
+
+struct PageMachine {
+    node: LabNode,
+    root: PathBuf,
+}
+
+impl PageMachine {
+    fn new(node: LabNode, root: PathBuf, address: &str) -> Self {
+        for name in ["etc", "etc.work", "lib", "lib.work", "data", "srv", "root"] {
+            fs::create_dir_all(root.join(name)).unwrap();
+        }
+        let mut assign = Command::new("ip");
+        assign.args(["address", "add", address, "dev", "link0"]);
+        assert!(node.run_program(&mut assign).unwrap().status.success());
+        Self { node, root }
+    }
+
+    fn command(&self, enter: &Path, other: &Path, text: &str) -> Command {
+        let programs = program("nearpath").parent().unwrap().to_owned();
+        let path = std::env::var("PATH").unwrap();
+        let mut command = Command::new(enter);
+        command
+            .arg(&self.root)
+            .args(["bash", "-euc", text])
+            .env("PATH", format!("{}:{path}", programs.display()))
+            .env("HOME", "/root")
+            .env("OTHER_MACHINE", other)
+            .env("TEST_PROCESS", std::process::id().to_string())
+            .env("RSYNC_RSH", enter);
+        command
+    }
+}
+
+#[test]
+fn the_page_works_as_it_stands() {
+    need_root!();
+    for name in PROGRAMS {
+        let found = Command::new("sh")
+            .args(["-c", &format!("command -v {name}")])
+            .stdout(Stdio::null())
+            .status();
+        if !found.unwrap().success() {
+            skip!("{name} is missing: make setup");
+        }
+    }
+    let mut lab = NetworkLab::new().unwrap();
+    let [a, b] = ["a", "b"].map(|name| lab.add_node(name).unwrap());
+    lab.connect_nodes(&a, &b, &LinkConditions::plain()).unwrap();
+    let folder = tempfile::Builder::new()
+        .prefix("nearpath-page-")
+        .tempdir_in("/opt") // not in `/tmp`, which functions have for themselves
+        .unwrap();
+    let enter = folder.path().join("enter");
+    fs::write(&enter, ENTER).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&enter, executable).unwrap();
+    let machines = [
+        PageMachine::new(a, folder.path().join("a"), "10.0.0.1/24"),
+        PageMachine::new(b, folder.path().join("b"), "10.0.0.2/24"),
+    ];
+    let command = |machine: char, text: &str| {
+        let at = usize::from(machine == 'b');
+        let command = machines[at].command(&enter, &machines[1].root, text);
+        (&machines[at].node, command)
+    };
+    let run = |machine, text: &str| {
+        let (node, mut command) = command(machine, text);
+        node.run_program(&mut command).unwrap()
+    };
+    let mut nodes: Vec<Child> = Vec::new();
+    let blocks = blocks_of(PAGE);
+    for (at, block) in blocks.iter().enumerate() {
+        let PageBlock::Commands(machine, text) = *block else {
+            continue;
+        };
+        if text.contains("\nnearpath node ") {
+            let (node, mut command) = command(machine, text);
+            nodes.push(node.spawn(&mut command).unwrap());
+            continue;
+        }
+        match blocks.get(at + 1) {
+            Some(PageBlock::Output(expected)) => {
+                eventually_blocking(&format!("{text} prints {expected}"), || {
+                    String::from_utf8_lossy(&run(machine, text).stdout) == *expected
+                });
+            }
+            _ => {
+                let output = run(machine, text);
+                assert!(output.status.success(), "{text}: {output:?}");
+            }
+        }
+    }
+    for node in &mut nodes {
+        let pid = rustix::process::Pid::from_child(node);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(node.wait().unwrap().success());
+    }
+    let counts = [
+        blocks.len(),
+        nodes.len(),
+        blocks
+            .iter()
+            .filter(|one| matches!(one, PageBlock::Output(_)))
+            .count(),
+    ];
+    assert_eq!(counts, [13, 2, 3], "each block of the page has run");
+}
