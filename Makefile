@@ -22,7 +22,7 @@ help: ## list what can be made
 
 setup:
 	@command -v $(CARGO) >/dev/null || { echo "cargo is missing: install Rust 1.90 or newer (https://rustup.rs)" >&2; exit 1; }
-	@tools/need cc=gcc clang=clang python3=python3 ip=iproute2 nft=nftables bwrap=bubblewrap mosquitto_pub=mosquitto-clients coap-client-notls=libcoap3-bin pg_createcluster=postgresql redis-server=redis-server mariadbd=mariadb-server mariadb=mariadb-client nginx=nginx curl=curl /usr/include/hiredis/hiredis.h=libhiredis-dev /usr/share/java/postgresql.jar=libpostgresql-jdbc-java || echo "going on with what is there"
+	@tools/need cc=gcc clang=clang python3=python3 ip=iproute2 nft=nftables bwrap=bubblewrap rsync=rsync mosquitto_pub=mosquitto-clients coap-client-notls=libcoap3-bin pg_createcluster=postgresql redis-server=redis-server mariadbd=mariadb-server mariadb=mariadb-client nginx=nginx curl=curl /usr/include/hiredis/hiredis.h=libhiredis-dev /usr/share/java/postgresql.jar=libpostgresql-jdbc-java || echo "going on with what is there"
 	@! command -v python3 >/dev/null || python3 -c 'import ensurepip, pip' 2>/dev/null || tools/need pip-and-venv=python3-pip pip-and-venv=python3-venv || echo "going on without packages of Python's"
 
 # What `/system/info` reports; a change builds the controller and what depends on it again.

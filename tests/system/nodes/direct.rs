@@ -225,3 +225,22 @@ async fn an_ended_callee_is_called_again_when_it_is_back() {
     let (status, path) = call(&machines).await;
     assert!(status == 200 && is_direct(&path), "{status} {path}");
 }
+
+/// A process that takes over opens sockets of its own for its instances.
+#[tokio::test]
+async fn a_process_that_takes_over_is_called_directly() {
+    need_root!();
+    let mut machines = start_pair(&["--direct-ports", DIRECT_PORTS]).await;
+    for _ in 0..=HOT_CALLS {
+        call(&machines).await;
+    }
+    wait_direct(&machines).await;
+    let mut old = machines.take_over(1).await;
+    old.wait_exit().await;
+    wait_direct(&machines).await;
+    let mut old = machines.take_over(0).await;
+    old.wait_exit().await;
+    machines.wait_answered(0, "/function/front/back").await;
+    // The new instance counts its calls anew.
+    wait_direct(&machines).await;
+}
