@@ -1,7 +1,7 @@
-//! Function for tests of events: it publishes what it is asked to, and tells what it has received.
+//! Function for tests of events: publishes on request, and lists the events that it has received.
 //!
-//! `POST /publish/TOPIC` publishes the body, and responds with the counts of functions that the event was
-//! sent to and that missed it. `GET /events` responds with a line for each event: topic, publisher, body.
+//! `POST /publish/TOPIC` publishes the body. It responds with the counts of reached and missed functions.
+//! Every other path responds with a line for each event: topic, publisher, body.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -22,7 +22,7 @@ async fn handle(request: Request) -> Response {
             topic.unwrap_or("-"),
             caller.unwrap_or("-")
         )
-        .expect("memory takes text");
+        .expect("writing to a String cannot fail");
         return Response::new("");
     }
     match request.path().strip_prefix("/publish/") {

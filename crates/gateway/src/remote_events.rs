@@ -1,10 +1,10 @@
-//! Events for functions that run on other nodes alone.
+//! Events for subscribers that run only on other nodes.
 //!
-//! A function publishes in the memory of its domain. For subscribers on other nodes its event goes to the
-//! gateway (decision 107), which sends it to one node for each of them. An event may be lost: where the
-//! gateway has too many of its publisher, or no node takes it.
+//! A function publishes in the memory of its domain. The gateway takes the events that such subscribers
+//! want (decision 107). It sends each to one node for each subscriber. An event is lost if its publisher
+//! has too many under way, or if no node takes it.
 
-mod event_places;
+mod event_limit;
 mod event_totals;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,12 +13,14 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::join_all;
-use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue};
+use http::uri::PathAndQuery;
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use nearpath_domain::endpoint::BodyReader;
 use nearpath_domain::endpoint::polled::{AsyncEndpoint, ReceivedCall};
-use nearpath_domain::trace::{TRACEPARENT, TraceContext};
+use nearpath_domain::trace::TRACEPARENT;
+use nearpath_wire::hop::headers::{append_untrusted, strip_hop_headers};
 
 use crate::context::WorkerContext;
 use crate::function::FunctionEntry;
@@ -27,11 +29,13 @@ use crate::pipeline;
 use crate::request::{ListenerZone, PeerInfo};
 use crate::route;
 
-use event_places::EventPlaces;
+use event_limit::EventLimit;
 pub(crate) use event_totals::EventTotals;
 
-/// Maximum bytes of an event for another node.
+/// Maximum bytes of an event's body between nodes. A call carries more.
 pub(crate) const MAX_EVENT_BYTES: usize = 1 << 20;
+/// Maximum bytes of an event's path: with a function's name in front, it must fit into a URI.
+const MAX_PATH_BYTES: usize = 32 * 1024;
 /// Name of the protocol in the access log.
 const PROTOCOL: &str = "event";
 
@@ -49,15 +53,16 @@ struct PublishedEvent {
 
 /// Sends the events of a domain to other nodes, until the node closes the endpoint's socket.
 pub(crate) async fn forward_events(worker: Rc<WorkerContext>, endpoint: AsyncEndpoint) {
-    let places = Rc::new(EventPlaces::default());
+    let limit = Rc::new(EventLimit::default());
     while let Some(received) = endpoint.next_incoming().await {
+        // Only events arrive: the edge to the gateway permits no calls.
         let publisher = received.caller.function.as_ref();
-        // The node names the publisher; one that the table does not have is gone.
+        // The node names the publisher. The table lacks a function that was removed.
         let Some(publisher) = publisher.and_then(|id| worker.table.get(id)) else {
             worker.totals.events.count_dropped();
             continue;
         };
-        let Some(place) = EventPlaces::take(&places, &publisher.id) else {
+        let Some(permit) = EventLimit::try_admit(&limit, &publisher.id) else {
             worker.totals.events.count_dropped();
             continue;
         };
@@ -67,13 +72,14 @@ pub(crate) async fn forward_events(worker: Rc<WorkerContext>, endpoint: AsyncEnd
                 Some(event) => send_to_subscribers(&context, event).await,
                 None => context.totals.events.count_dropped(),
             }
-            drop(place);
+            drop(permit);
         });
     }
 }
 
 impl PublishedEvent {
-    /// Reads an event; `None`: it has no valid topic, or its body is too large or was cut.
+    /// Reads an event. `None` if its topic, method or path is invalid, or its body is cut or exceeds
+    /// [`MAX_EVENT_BYTES`].
     async fn read(mut received: ReceivedCall, publisher: Arc<FunctionEntry>) -> Option<Self> {
         let instance = received.caller.instance;
         let addr = instance.and_then(|id| publisher.route().instance_addr(id));
@@ -82,13 +88,18 @@ impl PublishedEvent {
         for field in received.head_fields().flatten() {
             match field.name {
                 ":name" => topic = HeaderValue::from_bytes(field.value).ok(),
-                ":method" => method = Method::from_bytes(field.value).ok()?,
-                ":path" => path = String::from_utf8(field.value.to_vec()).ok()?,
-                name => append_header(&mut headers, name, field.value),
+                ":method" => method = parse_method(field.value)?,
+                ":path" => path = parse_path(field.value)?,
+                name => append_untrusted(&mut headers, name, field.value),
             }
         }
-        set_trace_header(&mut headers, &received);
-        headers.remove(CONTENT_LENGTH); // the body says it
+        // Another process wrote the fields, so hop-by-hop headers may be among them.
+        strip_hop_headers(&mut headers, false);
+        headers.remove(CONTENT_LENGTH); // that of the body which was read is set later
+        if let Some(trace) = received.traceparent() {
+            let trace = HeaderValue::try_from(trace).expect("digits and dashes");
+            headers.insert(TRACEPARENT, trace);
+        }
         let first: Bytes = std::mem::take(&mut received.body).into();
         let body = read_body(first, received.take_reader()).await?;
         Some(Self {
@@ -97,7 +108,7 @@ impl PublishedEvent {
             addr: addr.unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
             topic: topic?,
             method,
-            path: path.starts_with('/').then_some(path)?,
+            path,
             headers,
             body,
         })
@@ -113,6 +124,19 @@ impl PublishedEvent {
             protocol: PROTOCOL,
         }
     }
+}
+
+/// Parses the method of an event. A tunnel would bypass routing (RFC 9110 section 9.3.6).
+fn parse_method(value: &[u8]) -> Option<Method> {
+    let method = Method::from_bytes(value).ok()?;
+    (method != Method::CONNECT).then_some(method)
+}
+
+/// Parses the path of an event; `None`: a request cannot have it. Its writer may be hostile.
+fn parse_path(value: &[u8]) -> Option<String> {
+    let path = PathAndQuery::try_from(value).ok()?;
+    let is_valid = path.as_str().starts_with('/') && value.len() <= MAX_PATH_BYTES;
+    is_valid.then(|| path.as_str().to_owned())
 }
 
 /// Reads the whole body of an event; `None`: it was cut, or has more than [`MAX_EVENT_BYTES`].
@@ -131,9 +155,9 @@ async fn read_body(first: Bytes, rest: Option<BodyReader>) -> Option<Bytes> {
     Some(body.freeze())
 }
 
-/// Sends an event to one node for each subscriber that runs on other nodes alone.
+/// Sends an event to one node for each subscriber. One that sleeps is woken, as by a call.
 async fn send_to_subscribers(worker: &Rc<WorkerContext>, event: PublishedEvent) {
-    let topic = str::from_utf8(event.topic.as_bytes()).unwrap_or_default();
+    let topic = pipeline::topic_text(&event.topic);
     let mut subscribers = worker.table.remote_subscribers();
     subscribers.retain(|one| route::check_event(&event.publisher, topic, one).is_ok());
     let peer = PeerInfo::new(ListenerZone::Internal, event.addr, PROTOCOL);
@@ -149,29 +173,27 @@ async fn send_to_subscribers(worker: &Rc<WorkerContext>, event: PublishedEvent) 
         worker
             .totals
             .events
-            .count_sent(status < StatusCode::BAD_REQUEST);
-        // The record of the call ends with the body.
+            .count_response(status < StatusCode::BAD_REQUEST);
+        // Read to its end: only then does the call have its completion record.
         let mut body = response.into_body();
         while let Some(Ok(_)) = body.frame().await {}
     }
 }
 
-/// Appends a field. Fields that HTTP does not allow are dropped: their writer may be hostile.
-fn append_header(headers: &mut HeaderMap, name: &str, value: &[u8]) {
-    let name = HeaderName::from_bytes(name.as_bytes());
-    if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value)) {
-        headers.append(name, value);
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Sets `traceparent` from the envelope, where SDKs write their trace.
-fn set_trace_header(headers: &mut HeaderMap, received: &ReceivedCall) {
-    let trace = TraceContext {
-        id: received.trace,
-        span: received.span,
-    };
-    if trace.id != [0; 16] && !headers.contains_key(TRACEPARENT) {
-        let text = HeaderValue::from_str(&trace.to_string()).expect("digits and dashes");
-        headers.insert(HeaderName::from_static(TRACEPARENT), text);
+    #[test]
+    fn paths_and_methods_that_no_request_can_have_are_refused() {
+        assert_eq!(parse_path(b"/a%20b?c").as_deref(), Some("/a%20b?c"));
+        let long = vec![b'/'; MAX_PATH_BYTES + 1];
+        for path in [&b"/a b"[..], b"a", b"", b"*", b"/\xff\0", &long] {
+            assert_eq!(parse_path(path), None);
+        }
+        assert_eq!(parse_method(b"PUT"), Some(Method::PUT));
+        for method in [&b"CONNECT"[..], b"A B", b""] {
+            assert_eq!(parse_method(method), None);
+        }
     }
 }

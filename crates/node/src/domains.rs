@@ -115,7 +115,7 @@ impl DomainRegistry {
         }
     }
 
-    /// Applies new policies of functions that run on other nodes alone.
+    /// Applies new policies of functions that run only on other nodes.
     pub(crate) fn apply_remote_changes(&mut self, changes: &PolicyChanges) {
         for domain in self.remote_subscribers.apply_changes(changes) {
             self.declare_edges(&domain);

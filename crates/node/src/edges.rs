@@ -3,7 +3,7 @@
 //!
 //! An edge for events leads from a function that publishes to one that subscribes, when a topic can
 //! be what both name. It permits events alone, unless the two have an edge for calls as well.
-//! Subscribers that run on other nodes alone share an edge to the gateway, which sends the events on.
+//! All subscribers that run only on other nodes share one edge to the gateway.
 
 use std::collections::{BTreeMap, HashMap};
 

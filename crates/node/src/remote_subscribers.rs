@@ -1,4 +1,4 @@
-//! Functions that subscribe to events and run on other nodes alone. Pure.
+//! Functions that subscribe to events and run only on other nodes. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,16 +7,17 @@ use nearpath_types::{FunctionId, FunctionPolicy};
 
 use crate::chains::PolicyChanges;
 
-/// Policies of such functions.
+/// Policies of these functions.
 #[derive(Debug, Default)]
 pub(crate) struct RemoteSubscribers(BTreeMap<FunctionId, Arc<FunctionPolicy>>);
 
 impl RemoteSubscribers {
-    /// Applies new policies of functions of other nodes; returns the domains whose subscribers may differ.
+    /// Applies new policies; `None` for a function that is gone or runs here. Returns the domains whose
+    /// remote subscribers may differ.
     pub(crate) fn apply_changes(&mut self, changes: &PolicyChanges) -> BTreeSet<String> {
         let mut touched = BTreeSet::new();
+        let subscribes = |policy: &&Arc<FunctionPolicy>| !policy.subscribes.is_empty();
         for (id, policy) in changes {
-            let subscribes = |policy: &&Arc<FunctionPolicy>| !policy.subscribes.is_empty();
             let before = match policy.as_ref().filter(subscribes) {
                 Some(policy) => {
                     touched.extend(policy.domain(id));

@@ -1,14 +1,16 @@
 //! Events of topics, whose subscribers run on other nodes.
 
+use bytes::Bytes;
 use http::{Request, StatusCode};
+use http_body_util::Full;
 use nearpath_testkit::{copy_program, eventually, need_root, program};
 
 use super::functions::function_entry;
 use super::machines::Machines;
 use super::scripted_peer::{self as peer, call_of, node_credentials};
 
-/// Handler without an SDK: counts the events of each topic, and tells their number.
-const COUNTING_HANDLER: &str = r#"import http.server
+/// Handler without an SDK: responds with a line for each event: topic, publisher, body.
+const LISTING_HANDLER: &str = r#"import http.server
 events = []
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -39,11 +41,11 @@ fn sdk_function(name: &str, nodes: &str, topics: &str) -> String {
     )
 }
 
-/// `orders` runs on a and publishes. `mail` and `audit` subscribe on b, `archive` on a and b; `ads` wants other
+/// `orders` publishes on a. `mail` and `audit` subscribe on b, `archive` on a and b. `ads` on b wants other
 /// topics.
 async fn start_nodes() -> Machines {
     let mut machines = Machines::new(&["a", "b"]);
-    machines.write("counting/server.py", COUNTING_HANDLER);
+    machines.write("listing/server.py", LISTING_HANDLER);
     machines.write("sdk/.keep", "");
     copy_program(
         program("test-event-function"),
@@ -59,7 +61,7 @@ async fn start_nodes() -> Machines {
         sdk_function("mail", "b", &subscribes("order/+")),
         sdk_function("archive", "a, b", &subscribes("order/#")),
         sdk_function("ads", "b", &subscribes("stock/#")),
-        function_entry("audit", "./counting", &plain),
+        function_entry("audit", "./listing", &plain),
     ];
     machines.write("stack.yml", &format!("functions:\n{}", functions.concat()));
     machines.start_all().await;
@@ -71,15 +73,15 @@ async fn start_nodes() -> Machines {
     machines
 }
 
-async fn publish(machines: &Machines, topic: &str, body: &'static str) -> String {
+async fn publish(machines: &Machines, topic: &str, body: impl Into<Bytes>) -> String {
     let path = format!("/function/orders/publish/{topic}");
     let request = Request::post(path).header("host", "localhost");
-    let request = request.body(body.into()).unwrap();
+    let request = request.body(Full::new(body.into())).unwrap();
     let response = machines.send(0, request).await;
     String::from_utf8(response.body().to_vec()).unwrap()
 }
 
-/// Events that the instances of a function have received, as the gateway of a node sees them.
+/// Returns the events that a function has received, read at the gateway of a node.
 async fn events(machines: &Machines, at: usize, function: &str) -> String {
     let path = format!("/function/{function}/events");
     let response = machines.get(at, &path).await;
@@ -114,7 +116,7 @@ async fn an_event_reaches_each_subscriber_once_on_whichever_node_it_runs() {
     assert_eq!(
         events(&machines, 1, "archive").await,
         "",
-        "it runs here, too"
+        "archive runs on a, so b gets no event"
     );
     assert_eq!(events(&machines, 1, "ads").await, "");
     for (at, function) in [(0, "archive"), (1, "mail"), (1, "audit")] {
@@ -125,8 +127,31 @@ async fn an_event_reaches_each_subscriber_once_on_whichever_node_it_runs() {
             "{function}: {received}"
         );
     }
-    let series = "nearpath_remote_events_total{outcome=\"sent\"}";
-    assert!(machines.metric(0, series).await >= 3.0);
+    let count = async |outcome: &str| {
+        let series = format!("nearpath_remote_events_total{{outcome=\"{outcome}\"}}");
+        machines.metric(0, &series).await
+    };
+    assert!(count("sent").await >= 3.0 && count("dropped").await == 0.0);
+    // Too large for another node, not for the memory of this one.
+    let large = "x".repeat((1 << 20) + 1);
+    assert_eq!(
+        publish(&machines, "order/placed", large.clone()).await,
+        "2 0"
+    );
+    eventually("the event is dropped", async || {
+        count("dropped").await == 1.0
+    })
+    .await;
+    eventually("archive has the event", async || {
+        events(&machines, 0, "archive").await.contains(&large)
+    })
+    .await;
+    publish(&machines, "order/placed", "8").await;
+    eventually("mail has the next event", async || {
+        events(&machines, 1, "mail").await.ends_with(" 8\n")
+    })
+    .await;
+    assert!(!events(&machines, 1, "mail").await.contains(&large));
 }
 
 /// Another node may send the events that both functions declare, and no others.
@@ -146,7 +171,10 @@ async fn events_that_are_not_declared_are_refused() {
             .unwrap()
     };
     let (status, text) = send(SUBSCRIBER, Some(PUBLISHER), "order/placed").await;
-    assert!(status < 300, "the control is taken: {status} {text}");
+    assert!(
+        status < 300,
+        "a declared event is accepted: {status} {text}"
+    );
     for (function, caller, topic, why) in [
         (
             SUBSCRIBER,
@@ -160,7 +188,12 @@ async fn events_that_are_not_declared_are_refused() {
             "order/paid/now",
             "mail.openfaas-fn does not subscribe to it",
         ),
-        (SUBSCRIBER, Some(PUBLISHER), "order/+", "that is no topic"),
+        (
+            SUBSCRIBER,
+            Some(PUBLISHER),
+            "order/+",
+            "a topic has no + and #",
+        ),
         (
             SUBSCRIBER,
             Some("mail.openfaas-fn"),
@@ -180,7 +213,7 @@ async fn events_that_are_not_declared_are_refused() {
             "{topic}: {status} {text}"
         );
     }
-    // A client's field is none of the platform's.
+    // The node removes this field from requests of clients, so this is a call.
     let request = Request::get("/function/mail/events").header("host", "localhost");
     let request = request.header("x-nearpath-topic", "order/placed");
     let response = machines

@@ -30,7 +30,7 @@ pub enum CallDestination<'a> {
     Function(&'a FunctionId),
     /// A specific instance.
     Instance(InstanceId),
-    /// Any endpoint of a subscriber, for events.
+    /// Any endpoint of a subscriber. For events only.
     Subscriber(&'a EventSubscriber),
 }
 
@@ -148,7 +148,7 @@ impl<T> PeerTable<T> {
         );
     }
 
-    /// Returns the subscribers to a topic.
+    /// Returns the subscribers whose filters select a topic, with at most one entry for the gateway.
     pub fn subscribers(&self, topic: &str) -> Vec<EventSubscriber> {
         let wants = |subscription: &Subscription| {
             subscription

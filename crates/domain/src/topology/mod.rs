@@ -1,11 +1,12 @@
 //! Topology of a domain: decides on all channels. Pure: events in, actions out.
 //!
 //! A channel exists for each declared edge between a live endpoint of the caller and a ready
-//! endpoint of the callee. The gateway may call every function. One of its endpoints takes the
-//! events that it sends to other nodes. When one side dies, the other is told to drain, for at most [`DRAIN_TIMEOUT`]. Slots of the dead endpoint are swept at once, and
-//! again at the end. An id is reused only when all peers have drained and no slot contains it. A
-//! standby endpoint is called only while no other endpoint of its instance serves calls. An endpoint
-//! that only serves is no caller.
+//! endpoint of the callee. The gateway may call every function. One endpoint of the gateway takes
+//! events for subscribers on other nodes. When one side dies, the other is told to drain, for at
+//! most [`DRAIN_TIMEOUT`]. Slots of the dead endpoint are swept at once, and again at the end. An id
+//! is reused only when all peers have drained and no slot contains it. A standby endpoint is called
+//! only while no other endpoint of its instance serves calls. An endpoint that only serves is no
+//! caller.
 
 mod backoff;
 mod endings;
@@ -315,7 +316,7 @@ impl DomainTopology {
                     !self.withdrawn.contains(&instance) && !is_replaced
                 }
                 // One of the gateway's endpoints is enough for the few events that leave the node.
-                None => self.event_gateway() == Some(callee),
+                None => self.event_endpoint() == Some(callee),
             }
     }
 
@@ -330,8 +331,8 @@ impl DomainTopology {
         }
     }
 
-    /// Returns the endpoint of the gateway that takes events.
-    fn event_gateway(&self) -> Option<EndpointId> {
+    /// Returns the gateway's endpoint that takes events: the ready one with the lowest id.
+    fn event_endpoint(&self) -> Option<EndpointId> {
         let takes_events = |member: &EndpointEntry| {
             member.owner == EndpointOwner::Gateway
                 && member.serves

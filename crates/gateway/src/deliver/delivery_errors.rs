@@ -43,7 +43,7 @@ fn body_fault(call: &GatewayCall) -> Option<Reason> {
 pub(super) fn broken_body_error(call: &GatewayCall) -> PlatformError {
     match body_fault(call) {
         Some(Reason::BodyTooLarge) => {
-            outgoing_request::body_too_large_error(call.route.policy.max_body.unwrap_or(u64::MAX))
+            outgoing_request::body_too_large_error(call.max_body().unwrap_or(u64::MAX))
         }
         Some(Reason::BadRequest) => PlatformError::new(
             COMPONENT,

@@ -17,7 +17,7 @@ pub(crate) fn prepare_request(call: &mut GatewayCall) -> Result<(), PlatformErro
     let Some(mut request) = call.request.take() else {
         return Ok(());
     };
-    let limit = call.route.policy.max_body;
+    let limit = call.max_body();
     if let Some(limit) = limit.filter(|limit| announced_length(request.headers()) > *limit) {
         return Err(body_too_large_error(limit));
     }

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method, Response};
 use nearpath_types::{FunctionServer, PlatformError};
-use nearpath_wire::hop::headers::{strip_hop_headers, strip_platform_headers};
+use nearpath_wire::hop::headers::{append_untrusted, strip_hop_headers, strip_platform_headers};
 use nearpath_wire::not_run_header;
 
 use super::attempt_outcome::AttemptOutcome;
@@ -179,14 +179,8 @@ pub(crate) fn node_headers(head: &ResponseHead) -> HeaderMap {
 fn to_header_map(head: &ResponseHead) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in head.fields() {
-        let (name, value) = (
-            HeaderName::from_bytes(name.as_bytes()),
-            HeaderValue::from_bytes(value),
-        );
         // httparse accepts no other names; a value with a control character is dropped.
-        if let (Ok(name), Ok(value)) = (name, value) {
-            headers.append(name, value);
-        }
+        append_untrusted(&mut headers, name, value);
     }
     headers
 }

@@ -16,7 +16,7 @@ use nearpath_domain::endpoint::polled::{self, AsyncEndpoint, BodyWriter};
 use nearpath_domain::trace::{TRACEPARENT, TraceContext};
 use nearpath_domain::{CallDestination, CallError, CallReply, UnsentReason, clock};
 use nearpath_types::{PlatformError, Reason};
-use nearpath_wire::hop::headers::strip_platform_headers;
+use nearpath_wire::hop::headers::{append_untrusted, strip_platform_headers};
 
 use super::attempt_outcome::AttemptOutcome;
 use super::buffered_request::BufferedRequest;
@@ -230,13 +230,7 @@ pub(crate) fn to_response(reply: CallReply) -> Response<InstanceBody> {
         .flatten()
         .filter(|field| !field.name.starts_with(':'))
     {
-        let (name, value) = (
-            HeaderName::from_bytes(field.name.as_bytes()),
-            HeaderValue::from_bytes(field.value),
-        );
-        if let (Ok(name), Ok(value)) = (name, value) {
-            response.headers_mut().append(name, value);
-        }
+        append_untrusted(response.headers_mut(), field.name, field.value);
     }
     if !reply.is_platform {
         strip_platform_headers(response.headers_mut());

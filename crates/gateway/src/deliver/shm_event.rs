@@ -7,7 +7,7 @@ use std::time::Instant;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use nearpath_domain::endpoint::polled::AsyncEndpoint;
 use nearpath_domain::{CallDestination, CallRequest, clock};
 use nearpath_types::PlatformError;
@@ -15,18 +15,17 @@ use nearpath_wire::hop::headers::X_TOPIC;
 
 use super::attempt_outcome::AttemptOutcome;
 use super::buffered_request::BufferedRequest;
-use super::delivery_errors::broken_call_error;
+use super::delivery_errors::broken_body_error;
 use super::instance_body::InstanceBody;
 use super::shm::{call_fields, trace_ids};
 use crate::call::GatewayCall;
 use crate::function::FunctionEndpoint;
-use crate::remote_events::MAX_EVENT_BYTES;
 use crate::request::RequestUpload;
 
-/// Sends the call's request as an event. [`AttemptOutcome::Unsent`] leaves it whole for another path.
+/// Sends the request as an event. After [`AttemptOutcome::Unsent`], `call` has it again for another path.
 ///
 /// # Errors
-/// When the body did not arrive, or has more than [`MAX_EVENT_BYTES`].
+/// When the body did not arrive, or is above the limit of events.
 pub(super) async fn try_send_event(
     call: &mut GatewayCall,
     endpoint: &Arc<FunctionEndpoint>,
@@ -34,14 +33,15 @@ pub(super) async fn try_send_event(
     buffered: BufferedRequest,
 ) -> Result<AttemptOutcome, PlatformError> {
     let body = buffered.remaining.with_first_chunk(buffered.first_chunk);
-    let Ok(body) = Limited::new(body, MAX_EVENT_BYTES).collect().await else {
-        return Err(broken_call_error(call, endpoint, None));
+    let Ok(body) = body.collect().await else {
+        return Err(broken_body_error(call));
     };
     let (mut head, body) = (buffered.head, body.to_bytes());
     let topic = call.topic.as_ref().map(|topic| topic.as_bytes());
-    // The field has the topic for paths over HTTP; an event has it as its name.
+    // An event has its topic as `:name`, and its length in the envelope. Paths over HTTP need the fields.
     let field = head.headers.remove(X_TOPIC);
     let length = head.headers.remove(CONTENT_LENGTH);
+    let (trace, span) = trace_ids(&head);
     let request = CallRequest {
         fields: &event_fields(&head, topic.unwrap_or_default()),
         body: body.clone(),
@@ -50,8 +50,8 @@ pub(super) async fn try_send_event(
                 .deadline()
                 .saturating_duration_since(Instant::now()),
         ),
-        trace: trace_ids(&head).0,
-        span: trace_ids(&head).1,
+        trace,
+        span,
     };
     let id = endpoint.instance().expect("memory is shared within a node");
     match shm_endpoint.send_event(CallDestination::Instance(id), &request) {

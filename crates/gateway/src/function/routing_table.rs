@@ -46,7 +46,7 @@ struct FunctionIndex {
     by_caller_addr: HashMap<IpAddr, Arc<FunctionEntry>>,
     /// Functions that declare topics.
     with_topics: FunctionMap<FunctionEntry>,
-    /// Functions that subscribe to events and run on other nodes alone.
+    /// Functions that subscribe to events and run only on other nodes.
     remote_subscribers: FunctionMap<FunctionEntry>,
     /// Other nodes that are reachable.
     nodes: NodeTargets,
@@ -88,7 +88,7 @@ impl RoutingTable {
         self.index.load().with_topics.values().cloned().collect()
     }
 
-    /// Returns the functions that subscribe to events and run on other nodes alone, in order.
+    /// Returns the functions that subscribe to events and run only on other nodes, in order.
     pub(crate) fn remote_subscribers(&self) -> Vec<Arc<FunctionEntry>> {
         let index = self.index.load();
         index.remote_subscribers.values().cloned().collect()

@@ -17,7 +17,7 @@ use nearpath_wire::identity::RefusalReason;
 
 use crate::COMPONENT;
 use crate::admit;
-use crate::call::GatewayCall;
+use crate::call::{self, GatewayCall};
 use crate::context::WorkerContext;
 use crate::deliver::{
     self, Admission, BodyBeginning, InstanceAnswer, RequestDelivery, ResponseContent, SendFailure,
@@ -148,7 +148,7 @@ pub(crate) fn route_buffered(
     )
 }
 
-/// Routes an event of `publisher` to a subscriber. `topic` is checked again, as the called node does.
+/// Routes an event of `publisher` to a subscriber. [`check_caller`] and the called node check the topic.
 pub(crate) fn route_event(
     worker: &Rc<WorkerContext>,
     peer: &Rc<PeerInfo>,
@@ -334,7 +334,10 @@ fn begin_call<B>(
     );
     // The body gets its limit and its counter here, before any step can read it.
     let (head, body) = request.into_parts();
-    let (upload, upload_progress) = upload(body, route.policy.max_body);
+    let topic = head.headers.get(TOPIC).cloned();
+    let topic = topic.filter(|_| peer.zone == ListenerZone::Node);
+    let max_body = call::max_body(&route.policy, topic.is_some());
+    let (upload, upload_progress) = upload(body, max_body);
     record.set_upload(upload_progress.clone());
     // Without a limit, a gRPC caller that sends nothing takes no place from others.
     let is_exempt = options.is_grpc && route.policy.max_inflight.is_none();
@@ -343,8 +346,6 @@ fn begin_call<B>(
     }
     let request = Request::from_parts(head, upload);
     let source = call_source(peer, &request);
-    let topic = request.headers().get(TOPIC).cloned();
-    let topic = topic.filter(|_| peer.zone == ListenerZone::Node);
     let (request, worker, peer) = (Some(request), worker.clone(), peer.clone());
     let call = GatewayCall {
         worker,
@@ -366,15 +367,17 @@ fn begin_call<B>(
     RoutedRequest::Call(Box::new(call))
 }
 
-/// Checks that the caller may call the function. Callers on public ports need no edge.
+/// Checks that the caller may call the function, or send it the event. Callers on public ports need no edge.
 fn check_caller(call: &mut GatewayCall) -> Result<(), PlatformError> {
     let peer = call.peer.clone();
-    let named = named_caller(call).filter(|_| peer.zone == ListenerZone::Node);
+    let is_node = peer.zone == ListenerZone::Node;
+    let named = is_node.then(|| named_caller(call)).flatten();
     let table = &call.worker.table;
     let caller = match (call.caller.take(), peer.zone, &named) {
         (Some(publisher), ..) => Some(publisher), // known from the channel of its event
         // Instances are identified by their address; one that is unknown may call nothing.
         (_, ListenerZone::Internal, _) => table.find_caller(peer.addr),
+        // Another node names the caller; a client outside has no name.
         (.., name) => name.as_ref().and_then(|name| table.find_by_name(name)),
     };
     let topic = call.topic.as_ref().map(topic_text);
@@ -390,9 +393,9 @@ fn check_caller(call: &mut GatewayCall) -> Result<(), PlatformError> {
             let node = peer.node.get().ok_or_else(unknown_node_error)?;
             if let Some(name) = &named {
                 route::check_node_caller(caller.as_deref(), name, node, &call.function, topic)
-                    .inspect_err(|error| note_node_refusal(call, error))?;
+                    .inspect_err(|error| count_node_refusal(call, error))?;
             } else if topic.is_some() {
-                return Err(unpublished_error());
+                return Err(unnamed_publisher_error());
             } // else a client outside has called that node
             check_runs_here(call)?;
         }
@@ -402,7 +405,7 @@ fn check_caller(call: &mut GatewayCall) -> Result<(), PlatformError> {
 }
 
 /// Counts a call that another node may not make.
-fn note_node_refusal(call: &GatewayCall, error: &PlatformError) {
+fn count_node_refusal(call: &GatewayCall, error: &PlatformError) {
     let refusals = &call.worker.totals.node_refusals;
     refusals.send_modify(|refused| {
         refused.record(&call.peer.addr, RefusalReason::NotAllowed, &error.message);
@@ -416,12 +419,12 @@ fn named_caller(call: &GatewayCall) -> Option<String> {
     Some(String::from_utf8_lossy(name.as_bytes()).into_owned())
 }
 
-/// Returns the topic of an event; no filter selects one that is no text.
-fn topic_text(topic: &HeaderValue) -> &str {
+/// Returns the topic of an event. One that is no UTF-8 is empty, which is no topic.
+pub(crate) fn topic_text(topic: &HeaderValue) -> &str {
     str::from_utf8(topic.as_bytes()).unwrap_or_default()
 }
 
-fn unpublished_error() -> PlatformError {
+fn unnamed_publisher_error() -> PlatformError {
     let message = "an event needs the name of the function that publishes it";
     PlatformError::new(COMPONENT, Reason::NotAllowed, message)
 }

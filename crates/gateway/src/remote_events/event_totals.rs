@@ -16,19 +16,20 @@ pub(crate) struct EventTotals {
 }
 
 impl EventTotals {
-    /// Counts an event that was sent to a node for one subscriber, and whether it was taken.
-    pub(super) fn count_sent(&self, is_taken: bool) {
-        let outcome = if is_taken { &self.sent } else { &self.failed };
+    /// Counts the response for one subscriber: sent, or failed.
+    pub(super) fn count_response(&self, is_success: bool) {
+        let outcome = if is_success { &self.sent } else { &self.failed };
         outcome.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts an event that was not sent: it is invalid, or its publisher has too many.
+    /// Counts an event that was not sent: it is invalid, its publisher is unknown, or has too many.
     pub(super) fn count_dropped(&self) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Writes the counters as `nearpath_remote_events_total`.
     pub(crate) fn encode_metrics(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let help = "Events for subscribers on other nodes; each counts once for each subscriber, if it was not dropped";
+        let help = "Events for subscribers on other nodes, once for each subscriber; a dropped event counts once";
         let mut events =
             to.encode_descriptor("nearpath_remote_events", help, None, MetricType::Counter)?;
         let outcomes = [

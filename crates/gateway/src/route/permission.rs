@@ -25,6 +25,7 @@ pub(crate) fn check_edge(
     check_declared(caller, callee)
 }
 
+/// Checks that the caller's chain declares an edge to `callee`.
 fn check_declared(caller: &FunctionEntry, callee: &FunctionId) -> Result<(), PlatformError> {
     let policy = &caller.route().policy;
     if policy.may_call(callee) {
@@ -44,43 +45,56 @@ fn check_declared(caller: &FunctionEntry, callee: &FunctionId) -> Result<(), Pla
     Err(PlatformError::new(COMPONENT, Reason::NotAllowed, message).governed_by("chains"))
 }
 
-/// Checks that `publisher` may send an event of `name` to `subscriber`, in the same security domain.
+/// Checks that `publisher` may send an event of a topic to `subscriber`, in the same security domain.
 ///
 /// # Errors
 /// `not_allowed`, with the declaration that is missing.
 pub(crate) fn check_event(
     publisher: &FunctionEntry,
-    name: &str,
+    topic_name: &str,
     subscriber: &FunctionEntry,
 ) -> Result<(), PlatformError> {
-    let selects = |filters: &[String]| filters.iter().any(|one| topic::filter_matches(one, name));
+    let any_selects = |filters: &[String]| {
+        filters
+            .iter()
+            .any(|one| topic::filter_matches(one, topic_name))
+    };
     let refuse = |why: String, setting| {
         let message = format!(
-            "{} may not send an event of topic {name:?} to {}: {why}",
+            "{} may not send an event of topic {topic_name:?} to {}: {why}",
             publisher.name, subscriber.name
         );
         Err(PlatformError::new(COMPONENT, Reason::NotAllowed, message).governed_by(setting))
     };
-    if !topic::is_topic(name) {
-        return refuse("that is no topic".to_owned(), policy::PUBLISHES);
+    if !topic::is_topic(topic_name) {
+        return refuse("a topic has no + and #".to_owned(), policy::PUBLISHES);
     }
     let (from, to) = (publisher.route(), subscriber.route());
     if from.domain.is_none() || from.domain != to.domain {
-        return refuse("they share no chain".to_owned(), policy::CHAIN);
+        return refuse(
+            "they share no chain and isolation".to_owned(),
+            policy::CHAIN,
+        );
     }
-    if !selects(&from.policy.publishes) {
-        let why = format!("{} does not publish it", publisher.name);
+    if !any_selects(&from.policy.publishes) {
+        let why = format!(
+            "{} does not publish it: add it to `from` of the topic",
+            publisher.name
+        );
         return refuse(why, policy::PUBLISHES);
     }
-    if !selects(&to.policy.subscribes) {
-        let why = format!("{} does not subscribe to it", subscriber.name);
+    if !any_selects(&to.policy.subscribes) {
+        let why = format!(
+            "{} does not subscribe to it: add it to `to` of the topic",
+            subscriber.name
+        );
         return refuse(why, policy::SUBSCRIBES);
     }
     Ok(())
 }
 
-/// Checks that another node may call `callee` for a function that runs on it, or send it an event of
-/// `topic`. `name` is that function, as the node says, and `caller` what this node knows of it.
+/// Checks that `node` may call `callee`, or send it an event of `topic`, for a function that runs on it.
+/// `name` is that function, as the node says, and `caller` what this node knows of it.
 ///
 /// # Errors
 /// `not_allowed`, with node and function.

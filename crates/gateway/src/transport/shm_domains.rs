@@ -19,8 +19,8 @@ impl ShmDomains {
         self.0.borrow().get(domain).cloned()
     }
 
-    /// Joins a domain until the node closes its socket. `take_events` takes the events that functions of
-    /// the domain send to the gateway.
+    /// Joins a domain until the node closes its socket. `take_events` runs as long, with the thread's
+    /// endpoint.
     pub(crate) async fn join_domain<F: Future<Output = ()>>(
         &self,
         socket: OwnedFd,

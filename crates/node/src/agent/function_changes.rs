@@ -72,8 +72,8 @@ impl NodeAgent {
         }
     }
 
-    /// Applies changed policies to the chains and to the callers over QUIC and TLS. Both know only
-    /// functions of this node; of others, chains know the subscribers of events.
+    /// Applies changed policies to the chains and to the callers over QUIC and TLS. Both know the functions
+    /// of this node. Chains also know the subscribers on other nodes.
     pub(super) fn apply_policies(&mut self) {
         let policy_of = |id: FunctionId| {
             let is_local = |function: &&FunctionState| {
@@ -83,6 +83,7 @@ impl NodeAgent {
             let policy = function.and_then(FunctionState::shared_policy);
             (id, policy)
         };
+        // A function that moved away is in both until its last instance ends: a withdrawn one gets no events.
         let remote_policy_of = |id: &FunctionId| {
             let function = self.functions.get(id);
             let function = function.filter(|function| !function.runs_here());

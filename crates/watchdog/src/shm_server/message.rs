@@ -15,11 +15,9 @@ use crate::errors::{self, X_OPENFAAS_INTERNAL, watchdog_error};
 use crate::incoming_body::{IncomingBody, SharedMemoryBody};
 use crate::response_body::WatchdogBody;
 use nearpath_wire::hop::headers::{
-    CALLER, keep_one_origin, strip_hop_headers, strip_platform_headers,
+    CALLER, X_TOPIC, append_untrusted, keep_one_origin, strip_hop_headers, strip_platform_headers,
 };
 
-/// Header in which OpenFaaS's connectors put the topic of an event.
-const X_TOPIC: &str = "x-topic";
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 const TRACEPARENT: HeaderName = HeaderName::from_static(trace::TRACEPARENT);
 
@@ -44,9 +42,9 @@ pub(crate) fn http_request(
                 *request.uri_mut() = parse_path(field.value).ok_or_else(|| invalid_call("path"))?
             }
             ":name" if incoming.is_event => {
-                append_header(request.headers_mut(), X_TOPIC, field.value)
+                append_untrusted(request.headers_mut(), X_TOPIC.as_str(), field.value)
             }
-            name => append_header(request.headers_mut(), name, field.value),
+            name => append_untrusted(request.headers_mut(), name, field.value),
         }
     }
     let headers = request.headers_mut();
@@ -75,17 +73,6 @@ fn invalid_call(what: &str) -> PlatformError {
 fn parse_path(value: &[u8]) -> Option<Uri> {
     let uri = Uri::try_from(value).ok()?;
     uri.path().starts_with('/').then_some(uri)
-}
-
-/// Appends a field. Names and values that HTTP does not allow are dropped: their writer may be
-/// hostile.
-fn append_header(headers: &mut HeaderMap, name: &str, value: &[u8]) {
-    if let (Ok(name), Ok(value)) = (
-        HeaderName::from_bytes(name.as_bytes()),
-        HeaderValue::from_bytes(value),
-    ) {
-        headers.append(name, value);
-    }
 }
 
 /// Sets the call's time limit, unless its caller set one or asks for a stream, which has none.
@@ -203,7 +190,7 @@ pub(crate) fn http_response(mut reply: CallReply, asked_head: bool) -> Response<
         .flatten()
         .filter(|field| !field.name.starts_with(':'))
     {
-        append_header(headers, field.name, field.value);
+        append_untrusted(headers, field.name, field.value);
     }
     // A handler with an SDK may have set hop-by-hop headers, or the platform's.
     strip_hop_headers(headers, false);

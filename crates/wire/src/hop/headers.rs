@@ -112,6 +112,15 @@ pub fn strip_platform_headers(headers: &mut HeaderMap) {
     }
 }
 
+/// Appends a field of a message. Names and values that HTTP does not allow are dropped: their writer may be
+/// hostile.
+pub fn append_untrusted(headers: &mut HeaderMap, name: &str, value: &[u8]) {
+    let name = HeaderName::from_bytes(name.as_bytes());
+    if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value)) {
+        headers.append(name, value);
+    }
+}
+
 /// Keeps only the first value of `X-OpenFaaS-Internal`. A watchdog's head may have had one
 /// before the platform's was added.
 pub fn keep_one_origin(headers: &mut HeaderMap) {
