@@ -18,6 +18,8 @@ pub(crate) const BUCKET_BOUNDS_US: [u64; 16] = [
 const BUCKET_COUNT: usize = BUCKET_BOUNDS_US.len() + 1;
 const MIN_STATUS: u16 = 100;
 const STATUS_COUNT: usize = 500;
+/// Codes of a class (RFC 9110 section 15).
+const CLASS_CODES: usize = 100;
 
 /// Latencies of requests that ended with one status.
 #[derive(Debug, Default)]
@@ -122,10 +124,9 @@ fn status_index(code: u16) -> usize {
 #[derive(Debug, Default)]
 pub(crate) struct FunctionTally {
     received: RequestTally,
-    // Created on first use: most functions get no calls from other nodes, and the codes have 8 KB.
-    from_nodes: OnceLock<Box<RequestTally>>,
-    /// Requests that the platform refused, cut or lost.
-    pub refusals: RefusalCounts,
+    from_nodes: RequestTally,
+    // Created on first use: nearly all functions have no refusals, and a node knows thousands.
+    refusals: OnceLock<Box<RefusalCounts>>,
 }
 
 impl FunctionTally {
@@ -139,10 +140,16 @@ impl FunctionTally {
         self.of_origin(origin).note_end(code, duration);
     }
 
+    /// Counts a request that the platform refused, cut or lost.
+    pub(crate) fn count_refusal(&self, reason: Reason) {
+        let refusals = self.refusals.get_or_init(Box::default);
+        refusals.count_refusal(reason);
+    }
+
     fn of_origin(&self, origin: CallOrigin) -> &RequestTally {
         match origin {
             CallOrigin::Caller => &self.received,
-            CallOrigin::Node => self.from_nodes.get_or_init(Box::default),
+            CallOrigin::Node => &self.from_nodes,
         }
     }
 
@@ -153,7 +160,13 @@ impl FunctionTally {
 
     /// Returns the counters of requests from other nodes, if there were any.
     pub(crate) fn node_requests(&self) -> Option<&RequestTally> {
-        self.from_nodes.get().map(|tally| &**tally)
+        let tally = &self.from_nodes;
+        (tally.started_count() > 0).then_some(tally)
+    }
+
+    /// Returns the requests that the platform refused, cut or lost, if there were any.
+    pub(crate) fn refusals(&self) -> Option<&RefusalCounts> {
+        self.refusals.get().map(|counts| &**counts)
     }
 
     /// Returns the requests of all origins that have arrived.
@@ -173,27 +186,21 @@ impl FunctionTally {
     }
 
     fn sum(&self, count: impl Fn(&RequestTally) -> u64) -> u64 {
-        count(&self.received).saturating_add(self.node_requests().map_or(0, count))
+        count(&self.received).saturating_add(count(&self.from_nodes))
     }
 }
+
+/// Histograms of the codes of one class: 100 of them, such as 200 to 299.
+type ClassHistograms = [OnceLock<Box<LatencyHistogram>>; CLASS_CODES];
 
 /// Counters of requests of one origin.
-#[derive(Debug)]
+///
+/// Classes and histograms are created on first use. A node knows thousands of functions and serves few
+/// of them, a function sees a handful of codes, and a class has 1.6 KB.
+#[derive(Debug, Default)]
 pub(crate) struct RequestTally {
     started_count: AtomicU64,
-    // Created on first use: a function sees a handful of the 500 codes, and each histogram has
-    // 144 bytes.
-    by_status: Box<[OnceLock<Box<LatencyHistogram>>]>,
-}
-
-impl Default for RequestTally {
-    fn default() -> Self {
-        let codes = (0..STATUS_COUNT).map(|_| OnceLock::new()).collect();
-        Self {
-            started_count: AtomicU64::new(0),
-            by_status: codes,
-        }
-    }
+    by_class: [OnceLock<Box<ClassHistograms>>; STATUS_COUNT / CLASS_CODES],
 }
 
 impl RequestTally {
@@ -202,7 +209,10 @@ impl RequestTally {
     }
 
     fn note_end(&self, code: u16, duration: Duration) {
-        self.by_status[status_index(code)]
+        let index = status_index(code);
+        let class = self.by_class[index / CLASS_CODES]
+            .get_or_init(|| Box::new([const { OnceLock::new() }; CLASS_CODES]));
+        class[index % CLASS_CODES]
             .get_or_init(Box::default)
             .record_latency(duration);
     }
@@ -231,8 +241,15 @@ impl RequestTally {
 
     /// Returns the status codes that occurred.
     pub(crate) fn by_status(&self) -> impl Iterator<Item = (u16, &LatencyHistogram)> {
-        let by_code = self.by_status.iter().zip(MIN_STATUS..);
-        by_code.filter_map(|(times, code)| times.get().map(|times| (code, &**times)))
+        let classes = self
+            .by_class
+            .iter()
+            .zip((MIN_STATUS..).step_by(CLASS_CODES));
+        let known = classes.filter_map(|(class, first)| Some((class.get()?, first)));
+        known.flat_map(|(class, first)| {
+            let by_code = class.iter().zip(first..);
+            by_code.filter_map(|(times, code)| Some((code, &**times.get()?)))
+        })
     }
 }
 

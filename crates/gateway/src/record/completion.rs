@@ -252,7 +252,7 @@ impl CompletionRecord {
                 self.from_node
                     .inspect(|node| self.recorder.count_node_call(*node, self.status));
                 self.reason
-                    .inspect(|reason| function.tally.refusals.count_refusal(*reason));
+                    .inspect(|reason| function.tally.count_refusal(*reason));
             }
             None => drop(
                 self.reason

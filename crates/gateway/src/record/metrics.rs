@@ -179,7 +179,7 @@ impl GatewayMetrics {
             to.encode_descriptor("nearpath_refused", help, None, MetricType::Counter)?;
         let of_functions = functions
             .iter()
-            .map(|function| (&*function.name, &function.tally.refusals));
+            .filter_map(|function| Some((&*function.name, function.tally.refusals()?)));
         for (name, refused) in of_functions.chain([("", &self.totals.refused)]) {
             for (reason, count) in refused.nonzero_counts() {
                 let labels = [("function_name", name), ("reason", reason.name())];
