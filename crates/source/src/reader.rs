@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nearpath_controller::{DeclaredFunction, DeclaredState, FolderDigest, SecretId, SecretValue};
 use nearpath_stack::{ProblemSeverity, StackReadError, StackSpec, read_nodes, read_stack};
@@ -52,6 +53,7 @@ pub(crate) fn read_folder(location: &SourceLocation, digests: &mut DigestCache) 
     let (mut functions, mut secrets) = (BTreeMap::new(), BTreeMap::new());
     for (id, spec) in specs {
         let folder = reader.read_local_parts(&spec, &mut secrets);
+        let spec = Arc::new(spec);
         functions.insert(id, DeclaredFunction { spec, folder });
     }
     let trees = &reader.watched.trees;

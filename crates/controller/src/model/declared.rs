@@ -16,8 +16,8 @@ pub struct FolderDigest(pub Arc<str>);
 /// A function that a source declares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeclaredFunction {
-    /// Complete spec.
-    pub spec: FunctionSpec,
+    /// Complete spec, which the model shares.
+    pub spec: Arc<FunctionSpec>,
     /// Content of its folder; `None` when the function runs on other nodes.
     pub folder: Option<FolderDigest>,
 }

@@ -13,7 +13,8 @@ fn digest(text: &str) -> FolderDigest {
 fn state_of(specs: impl IntoIterator<Item = FunctionSpec>) -> DeclaredState {
     let functions = specs.into_iter().map(|spec| {
         let folder = Some(digest("content"));
-        (spec.id(), DeclaredFunction { spec, folder })
+        let (id, spec) = (spec.id(), spec.into());
+        (id, DeclaredFunction { spec, folder })
     });
     DeclaredState {
         node: "a".parse().unwrap(),
@@ -55,7 +56,7 @@ fn an_unchanged_function_keeps_revision_and_replicas() {
     run_command(&mut model, scale).unwrap();
     let before = function(&model, "two").clone();
     let one = state.functions.get_mut(&"one".parse().unwrap()).unwrap();
-    one.spec.env_process = "./new".into();
+    Arc::make_mut(&mut one.spec).env_process = "./new".into();
     state
         .functions
         .append(&mut state_of([test_spec("three")]).functions);
@@ -98,7 +99,8 @@ fn equal_content_at_another_path_keeps_its_revision() {
     let mut state = state_of([test_spec("one")]);
     let mut model = applied(&state);
     let id: FunctionId = "one".parse().unwrap();
-    state.functions.get_mut(&id).unwrap().spec.image = "file:///srv/release-2".into();
+    let declared = state.functions.get_mut(&id).unwrap();
+    Arc::make_mut(&mut declared.spec).image = "file:///srv/release-2".into();
     assert_eq!(apply(&mut model, &state), Ok(CommandOutcome::Updated));
     let moved = function(&model, "one");
     assert_eq!(
@@ -114,11 +116,11 @@ fn a_fault_in_one_function_leaves_all_as_they_were() {
     let before = model.clone();
     let mut next = state_of(names.map(test_spec));
     for function in next.functions.values_mut() {
-        function.spec.image = "file:///srv/new".into();
+        Arc::make_mut(&mut function.spec).image = "file:///srv/new".into();
     }
     next.nodes.clear();
     let broken = next.functions.get_mut(&"two".parse().unwrap()).unwrap();
-    broken.spec.image = "relative".into();
+    Arc::make_mut(&mut broken.spec).image = "relative".into();
     let refusal = apply(&mut model, &next).unwrap_err();
     let text = refusal.to_string();
     assert!(
@@ -200,7 +202,7 @@ prop_compose! {
         if !node.is_empty() {
             spec.annotations.insert("nearpath.io/nodes".into(), node.into());
         }
-        DeclaredFunction { spec, folder: (node != "b").then(|| digest(content)) }
+        DeclaredFunction { spec: spec.into(), folder: (node != "b").then(|| digest(content)) }
     }
 }
 

@@ -8,7 +8,7 @@ use nearpath_types::{
     FunctionId, FunctionPolicy, FunctionSpec, Namespace, NodeAddresses, Revision,
 };
 
-use super::validation::{check_fields, check_secrets, normalize_spec};
+use super::validation::{check_fields, check_secrets, normalize_shared};
 use super::{
     CommandDecision, CommandOutcome, CommandRefusal, ControllerModel, DeclaredFunction,
     DeclaredState, DeployedFunction, FolderDigest, ModelChange, NamespaceEntry, SecretId,
@@ -108,7 +108,7 @@ impl Difference {
         changed_secrets: &BTreeSet<SecretId>,
         now: SystemTime,
     ) -> Result<(), CommandRefusal> {
-        let spec = normalize_spec(&declared.spec);
+        let spec = normalize_shared(&declared.spec);
         let policy = check_fields(&spec)?;
         let runs_here = policy.runs_on(&state.node);
         if runs_here {
@@ -134,7 +134,7 @@ impl Difference {
             replicas: new.policy.scale_min,
             created_at: now,
             folder: new.folder,
-            spec: Arc::new(new.spec),
+            spec: new.spec,
         };
         self.push(ModelChange::PutFunction(function));
     }
@@ -157,7 +157,7 @@ impl Difference {
             },
             created_at: old.created_at,
             folder: new.folder,
-            spec: Arc::new(new.spec),
+            spec: new.spec,
         };
         self.push(ModelChange::PutFunction(function));
     }
@@ -183,7 +183,7 @@ impl Difference {
 
 /// A declared function, normalized and checked.
 struct FunctionUpdate {
-    spec: FunctionSpec,
+    spec: Arc<FunctionSpec>,
     policy: FunctionPolicy,
     folder: Option<FolderDigest>,
     has_new_secret: bool,
@@ -191,7 +191,7 @@ struct FunctionUpdate {
 
 impl FunctionUpdate {
     fn is_equal(&self, old: &DeployedFunction) -> bool {
-        self.spec == *old.spec && self.folder == old.folder && !self.has_new_secret
+        self.spec == old.spec && self.folder == old.folder && !self.has_new_secret
     }
 
     /// Returns whether only the path of the folder differs, as when the source is a link to the
@@ -203,7 +203,7 @@ impl FunctionUpdate {
         };
         self.folder.is_some()
             && self.folder == old.folder
-            && self.spec == moved
+            && *self.spec == moved
             && !self.has_new_secret
     }
 }

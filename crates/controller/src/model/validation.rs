@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use nearpath_types::{FunctionPolicy, FunctionSpec, InstanceResources, quantity};
 
@@ -19,6 +20,16 @@ pub(super) fn normalize_spec(spec: &FunctionSpec) -> FunctionSpec {
     let mut seen = BTreeSet::new();
     spec.secrets.retain(|name| seen.insert(name.clone()));
     spec
+}
+
+/// Normalizes a spec that others hold, too. A spec that is normal already stays shared: a source
+/// declares thousands of them.
+pub(super) fn normalize_shared(spec: &Arc<FunctionSpec>) -> Arc<FunctionSpec> {
+    let normal = normalize_spec(spec);
+    match normal == **spec {
+        true => Arc::clone(spec),
+        false => Arc::new(normal),
+    }
 }
 
 /// Checks a spec against the rules and the model, and returns its settings.

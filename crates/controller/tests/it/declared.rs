@@ -23,7 +23,8 @@ fn state_of(functions: &[(&str, &str)]) -> DeclaredState {
         let mut spec = FunctionSpec::named(name.parse().unwrap());
         spec.image = format!("file:///srv/{name}");
         let folder = Some(FolderDigest((*content).into()));
-        (spec.id(), DeclaredFunction { spec, folder })
+        let (id, spec) = (spec.id(), spec.into());
+        (id, DeclaredFunction { spec, folder })
     };
     DeclaredState {
         node: "a".parse().unwrap(),
@@ -66,7 +67,8 @@ async fn an_equal_or_refused_state_publishes_nothing() {
         one.folder = Some(FolderDigest("y".into()));
     });
     let broken: FunctionId = "two".parse().unwrap();
-    state.functions.get_mut(&broken).unwrap().spec.image.clear();
+    let declared = state.functions.get_mut(&broken).unwrap();
+    Arc::make_mut(&mut declared.spec).image.clear();
     let refused = apply(&fixture, &state).await.unwrap_err();
     assert!(
         refused.starts_with("function two.openfaas-fn: image: missing"),
