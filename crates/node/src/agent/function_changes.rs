@@ -112,9 +112,11 @@ impl NodeAgent {
                 true => self.needed.remove(id),
                 false => self.needed.insert(id.clone(), needed.clone()),
             };
-            if before.unwrap_or_default() != needed {
+            let before = before.unwrap_or_default();
+            if before != needed {
+                // What is needed in addition makes no copy unneeded, and most orders add.
+                has_changed |= !before.is_subset(&needed);
                 artifacts.set_needed(id, needed);
-                has_changed = true;
             }
         }
         // Before the first desired state every copy would look unneeded.
@@ -135,9 +137,10 @@ impl NodeAgent {
     }
 
     fn needed_revisions(&self, id: &FunctionId) -> BTreeSet<Revision> {
-        let desired = self
-            .functions
-            .get(id)
+        let function = self.functions.get(id);
+        let desired = function
+            // One that runs elsewhere has no copy here, and a node knows thousands of them.
+            .filter(|function| function.runs_here())
             .and_then(FunctionState::desired_instances);
         let living = self
             .instances

@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 
 use ring::digest::{Context, Digest, SHA256};
 
-/// Bytes that are read at once.
-pub(super) const COPY_BUFFER: usize = 128 * 1024;
+/// Bytes that are read at once. On the stack: most folders are small, and a new thread would get a whole
+/// memory page of the allocator, zeroed, for a larger buffer on its heap.
+const COPY_BUFFER: usize = 32 * 1024;
 
 /// The contents of all copies, by digest and permission to execute.
 #[derive(Debug)]
@@ -136,14 +137,11 @@ impl fmt::Display for ContentName<'_> {
 }
 
 /// Copies everything; returns the number of bytes and their digest.
-pub(super) fn copy_bytes(
-    mut from: impl Read,
-    to: &mut File,
-    buffer: &mut [u8],
-) -> io::Result<(u64, Digest)> {
+pub(super) fn copy_bytes(mut from: impl Read, to: &mut File) -> io::Result<(u64, Digest)> {
+    let mut buffer = [0; COPY_BUFFER];
     let (mut copied, mut hash) = (0, Context::new(&SHA256));
     loop {
-        let n = match from.read(buffer) {
+        let n = match from.read(&mut buffer) {
             Ok(0) => return Ok((copied, hash.finish())),
             Ok(n) => n,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,

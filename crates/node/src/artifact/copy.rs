@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
 
-use super::contents::{self, COPY_BUFFER, ContentName, ContentStore};
+use super::contents::{self, ContentName, ContentStore};
 
 /// System folders of every instance. Absolute links into them work inside too; a virtual
 /// environment's `python` is one.
@@ -100,7 +100,6 @@ pub(super) fn copy_folder(
         contents,
         // Beside the copy, where the tenant has no file.
         spare: target.with_extension("link"),
-        buffer: vec![0; COPY_BUFFER],
     };
     copy.copy_folder(top, Path::new(""), target, 0)
 }
@@ -121,7 +120,6 @@ struct FolderCopier<'a> {
     contents: Option<(&'a ContentStore, &'a str)>,
     /// Unused name in the file system of the copy.
     spare: PathBuf,
-    buffer: Vec<u8>,
 }
 
 impl FolderCopier<'_> {
@@ -204,7 +202,7 @@ impl FolderCopier<'_> {
         let mut to = File::create_new(target).map_err(|error| io_error(target, error))?;
         // One byte above the limit is enough to detect that it is exceeded.
         let from = from.take(self.left.bytes.saturating_add(1));
-        let (copied, digest) = contents::copy_bytes(from, &mut to, &mut self.buffer)
+        let (copied, digest) = contents::copy_bytes(from, &mut to)
             .map_err(|error| io_error(&self.source_path(at), error))?;
         self.left.bytes = self
             .left

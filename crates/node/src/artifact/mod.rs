@@ -8,6 +8,7 @@
 
 mod contents;
 mod copy;
+mod flush_queue;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -20,6 +21,7 @@ use tokio::sync::OnceCell;
 
 use contents::ContentStore;
 pub use copy::{CopyError, FolderLimit};
+use flush_queue::FlushQueue;
 
 const CONTENTS_DIR: &str = "contents";
 const DRAFTS_DIR: &str = "drafts";
@@ -69,6 +71,7 @@ pub struct ArtifactStore {
     contents: ContentStore,
     shares_files: bool,
     state: Mutex<StoreState>,
+    unflushed: FlushQueue,
     collect_lock: Mutex<()>,
 }
 
@@ -138,6 +141,7 @@ impl ArtifactStore {
             shared_dirs: Vec::new(),
             shares_files: true,
             state: Mutex::default(),
+            unflushed: FlushQueue::default(),
             collect_lock: Mutex::default(),
         })
     }
@@ -193,11 +197,11 @@ impl ArtifactStore {
         let (store, filling) = (self.clone(), key.clone());
         let copied =
             tokio::task::spawn_blocking(move || store.create_copy(&source, &filling)).await;
+        let is_new = copied.expect("copying does not panic")?;
         let target = self.revision_folder(&key);
-        if copied.expect("copying does not panic")? {
-            let (copy, mark) = (target.clone(), self.unsynced_mark(&key));
+        if is_new && self.unflushed.push(self.unsynced_mark(&key)) {
             // Not awaited: no start waits for the disk.
-            tokio::task::spawn_blocking(move || flush_copy(&copy, &mark));
+            tokio::task::spawn_blocking(move || self.unflushed.flush_all(&self.root));
         }
         Ok(target)
     }
@@ -401,19 +405,6 @@ impl ArtifactStore {
         }
         // A rename is quick; the slow removal happens outside of the lock.
         fs::rename(path, trash).map(|()| true)
-    }
-}
-
-/// Flushes a copy, after which a power failure leaves it whole. On failure the mark stays, and the
-/// next start copies again.
-fn flush_copy(copy: &Path, mark: &Path) {
-    // One call for the whole file system: a copy may have 100,000 files.
-    let flushed = fs::File::open(copy).and_then(|folder| Ok(rustix::fs::syncfs(folder)?));
-    match flushed.and_then(|()| fs::remove_file(mark)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(copy = %copy.display(), %error, "copy could not be flushed to disk; the next start copies again");
-        }
-        _ => {}
     }
 }
 
