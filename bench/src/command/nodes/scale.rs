@@ -131,7 +131,14 @@ impl ScaleFixture {
             let is_subscribed = async || Ok(other.is_subscribed());
             node.wait_state("it reads the state of others", is_subscribed)
                 .await?;
-            node.wait_peer_up(name).await?;
+            // By its log, as above: metrics of all functions would be more than their tables.
+            let is_up = async || {
+                let log = node.log_text()?;
+                let mut lines = log.lines().filter(|line| line.contains("node is up"));
+                Ok(lines.any(|line| line.contains(&format!("node={name}"))))
+            };
+            node.wait_state(&format!("node {name} is up"), is_up)
+                .await?;
         }
         tokio::time::sleep(SETTLE_GRACE).await;
         let memory = [empty, declared, resident_bytes(node.pid())?];
