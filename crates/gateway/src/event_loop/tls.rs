@@ -134,3 +134,6 @@ impl Write for SocketWriter<'_> {
         Ok(()) // the kernel has what was written
     }
 }
+
+#[cfg(test)]
+mod tests;

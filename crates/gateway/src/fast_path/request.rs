@@ -401,6 +401,65 @@ mod tests {
         }
     }
 
+    /// Returns the bytes of another node's request with these further fields.
+    fn node_request(function: &[u8], fields: &str) -> BytesMut {
+        let (start, end) = (
+            &b"GET /function/echo HTTP/1.1\r\nHost: b\r\n"[..],
+            b"\r\n\r\n",
+        );
+        let parts = [
+            start,
+            fields.as_bytes(),
+            b"X-Nearpath-Function: ",
+            function,
+            end,
+        ];
+        BytesMut::from(&parts.concat()[..])
+    }
+
+    #[test]
+    fn a_nodes_request_names_its_function_in_a_field() {
+        let outcome = take_node_request(&mut node_request(b"echo.shop", ""));
+        let ParseOutcome::Plain(plain) = outcome else {
+            panic!("{outcome:?}")
+        };
+        assert_eq!(plain.called_function(), Some("echo.shop"));
+        assert_eq!(plain.field_count(), 1);
+    }
+
+    #[test]
+    fn a_function_name_that_is_no_text_names_no_function() {
+        let outcome = take_node_request(&mut node_request(b"echo\xff", ""));
+        let ParseOutcome::Plain(plain) = outcome else {
+            panic!("{outcome:?}")
+        };
+        assert_eq!(plain.called_function(), None);
+        let request = plain.to_request().unwrap();
+        let name = request.headers()["x-nearpath-function"].as_bytes();
+        assert_eq!(name, b"echo\xff", "the pipeline refuses it");
+    }
+
+    #[test]
+    fn a_nodes_request_beyond_the_limits_stays_in_the_buffer() {
+        let with_fields =
+            |count: usize| -> String { (0..count).map(|at| format!("X-F-{at}: 1\r\n")).collect() };
+        let with_bytes = |count: usize| format!("X-Long: {}\r\n", "x".repeat(count));
+        // `Host` and the function's name are two more fields.
+        let within_limits = [with_fields(MAX_HEADERS - 2), with_bytes(60 << 10)];
+        for fields in within_limits {
+            let outcome = take_node_request(&mut node_request(b"echo", &fields));
+            assert!(matches!(outcome, ParseOutcome::Plain(_)), "{outcome:?}");
+        }
+        let beyond = [with_fields(MAX_HEADERS - 1), with_bytes(64 << 10)];
+        for fields in beyond {
+            let mut buffer = node_request(b"echo", &fields);
+            let sent = buffer.clone();
+            let outcome = take_node_request(&mut buffer);
+            assert!(matches!(outcome, ParseOutcome::NotPlain), "{outcome:?}");
+            assert!(buffer == sent, "some bytes were taken");
+        }
+    }
+
     proptest! {
         #[test]
         fn no_byte_is_lost(text in "(GET|POST) /function/[a-z%]{1,4}(\\?[ -~]{0,4})? HTTP/1.1\r\nHost: h\r\n([a-z-]{1,9}:[ -~é]{0,9}\r\n){0,3}(content-length: [0-9]\r\n)?\r\n[a-z]{0,12}") {

@@ -119,3 +119,36 @@ impl<T: AsyncRead + AsyncWrite + Unpin> BufferedConnection<T> {
         self.stream
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use nearpath_testkit::within;
+    use tokio::io::{DuplexStream, duplex};
+
+    use super::*;
+
+    /// Returns a connection whose client has sent these bytes when the drain begins.
+    async fn draining_after(bytes: &[u8]) -> (BufferedConnection<DuplexStream>, DuplexStream) {
+        let (mut client, io) = duplex(1024);
+        client.write_all(bytes).await.unwrap();
+        let state = ConnState::new(&Arc::default());
+        let stream = TrackedStream::new(io, Bytes::new(), state.clone());
+        state.drain_connection();
+        (BufferedConnection::new(stream, state), client)
+    }
+
+    #[tokio::test]
+    async fn a_drain_reads_the_request_that_has_arrived() {
+        let request = b"GET /function/a HTTP/1.1\r\nhost: a\r\n\r\n";
+        let (mut connection, _client) = draining_after(request).await;
+        assert!(within(connection.read_more()).await.unwrap());
+        assert_eq!(&connection.buffer()[..], request);
+    }
+
+    #[tokio::test]
+    async fn a_drain_awaits_no_request() {
+        let (mut connection, _client) = draining_after(b"").await;
+        assert!(!within(connection.read_more()).await.unwrap());
+    }
+}

@@ -144,3 +144,6 @@ async fn connect(
     set_socket_keepalive(&socket, true)?;
     PolledSocket::connect(socket, addr, poller).await
 }
+
+#[cfg(test)]
+mod tests;
