@@ -92,6 +92,8 @@ pub(crate) struct TestGateway {
     pub(crate) secure: SocketAddr,
     /// Port for other nodes, if there is one.
     pub(crate) node_port: Option<SocketAddr>,
+    /// Renews the certificate for calls to other nodes, if there is one.
+    pub(crate) node_caller: Option<watch::Sender<CallerConfig>>,
     /// PEM, self-signed for `localhost`.
     pub(crate) certificate: String,
     pub wakes: mpsc::UnboundedReceiver<FunctionId>,
@@ -288,7 +290,10 @@ impl TestGateway {
             Some(caller) => gateway.with_caller(caller),
             None => gateway,
         };
-        let (gateway, node_listener) = attach_nodes(gateway, options.node_tls.take());
+        let (gateway, node_listener, node_caller) = match options.node_tls.take() {
+            Some(tls) => attach_nodes(gateway, tls),
+            None => (gateway, None, None),
+        };
         let bind = || nearpath_wire::bind_tcp((Ipv4Addr::LOCALHOST, 0).into(), 2).unwrap();
         let (public, inner, (secure, datagrams)) = (bind(), bind(), bind_tcp_and_udp());
         let (certificate, tls, pair) = self_signed();
@@ -326,6 +331,7 @@ impl TestGateway {
             internal,
             secure,
             node_port,
+            node_caller,
             certificate,
             wakes,
             registry,
@@ -402,17 +408,18 @@ fn plain_listener(zone: ListenerZone, sockets: Vec<std::net::TcpListener>) -> Ga
     }
 }
 
-/// Gives the gateway the certificate of a node, and a port for others.
+/// Gives the gateway the certificate of a node, and a port for others. The sender renews it for calls.
 fn attach_nodes(
     gateway: Gateway,
-    tls: Option<watch::Receiver<Arc<NodeTls>>>,
-) -> (Gateway, Option<GatewayListener>) {
-    let Some(tls) = tls else {
-        return (gateway, None);
-    };
-    let caller = tls.borrow().caller_config().clone();
-    let gateway = gateway.with_node_caller(watch::channel(caller).1);
-    (gateway, Some(node_listener(tls)))
+    tls: watch::Receiver<Arc<NodeTls>>,
+) -> (
+    Gateway,
+    Option<GatewayListener>,
+    Option<watch::Sender<CallerConfig>>,
+) {
+    let (sender, caller) = watch::channel(tls.borrow().caller_config().clone());
+    let gateway = gateway.with_node_caller(caller);
+    (gateway, Some(node_listener(tls)), Some(sender))
 }
 
 /// Opens a port for other nodes on both protocols.

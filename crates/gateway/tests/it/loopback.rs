@@ -111,6 +111,7 @@ mod new_connections;
 mod nginx;
 mod scripted_function;
 mod sockmap;
+mod tls_callers;
 
 test_all_callers! {
     a_plain_request_goes_to_the_functions_own_port,

@@ -27,6 +27,20 @@ pub(crate) async fn connect_tls_to(
     certificate: &str,
     protocol: &[u8],
 ) -> tokio_rustls::client::TlsStream<TcpStream> {
+    connect_tls_over(
+        TcpStream::connect(addr).await.unwrap(),
+        certificate,
+        protocol,
+    )
+    .await
+}
+
+/// Does the same as [`connect_tls_to`] over a TCP connection.
+pub(crate) async fn connect_tls_over(
+    stream: TcpStream,
+    certificate: &str,
+    protocol: &[u8],
+) -> tokio_rustls::client::TlsStream<TcpStream> {
     let certificate =
         rustls::pki_types::CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
     let mut roots = rustls::RootCertStore::empty();
@@ -37,7 +51,6 @@ pub(crate) async fn connect_tls_to(
         .unwrap();
     let mut config = builder.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![protocol.to_vec()];
-    let stream = TcpStream::connect(addr).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
     within(TlsConnector::from(Arc::new(config)).connect(name, stream))
         .await

@@ -20,11 +20,11 @@ use tokio::task::LocalSet;
 use super::fixture::{TRUST_DOMAIN, new_authority};
 use crate::fixture::TestGateway;
 
-const HOUR: Duration = Duration::from_secs(3600);
-const LIMIT: Duration = Duration::from_secs(10);
+pub(super) const HOUR: Duration = Duration::from_secs(3600);
+pub(super) const LIMIT: Duration = Duration::from_secs(10);
 
 /// Certificates of a node that accepts these roots.
-fn node_tls(
+pub(super) fn node_tls(
     authority: &Authority,
     node: &str,
     lifetime: Duration,

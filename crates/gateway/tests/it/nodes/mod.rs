@@ -3,7 +3,11 @@
 mod certificates;
 mod counters;
 mod fixture;
+mod kept_client;
 mod kept_tls;
+mod kept_tls_ends;
+mod kept_tls_surplus;
+mod node_requests;
 mod own_port;
 mod permission;
 
