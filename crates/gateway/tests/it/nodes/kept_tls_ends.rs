@@ -14,7 +14,7 @@ use super::certificates::{HOUR, node_tls};
 use super::fixture::{TestNode, elsewhere, here, new_authority};
 use super::kept_client::KeptClient;
 use crate::fixture::{
-    TestGateway, full_body, start_blocked_instance, start_instance, start_mirror,
+    TestGateway, full_body, millis, start_blocked_instance, start_instance, start_mirror,
 };
 
 /// Starts a node with these certificates, whose sender renews those for calls of other nodes.
@@ -25,7 +25,11 @@ fn start_node(name: &'static str, tls: NodeTls) -> (TestNode, watch::Sender<Arc<
 }
 
 fn echo_on(nodes: &[&TestNode]) -> FunctionRoute {
-    elsewhere("echo", FunctionPolicy::default(), nodes)
+    let policy = FunctionPolicy {
+        cold_timeout: millis(100), // a node that refuses connections is tried again for this time
+        ..FunctionPolicy::default()
+    };
+    elsewhere("echo", policy, nodes)
 }
 
 /// Renews the certificates of a node, which then accepts this root alone.
