@@ -105,9 +105,11 @@ func appendHeader(head []byte, header http.Header, fields int) ([]byte, error) {
 	return head, nil
 }
 
-// callerField names the calling function. Only the platform sets fields that begin with platformPrefix.
+// callerField names the calling function, topicField the topic of an event. Only the platform sets fields that begin with
+// platformPrefix.
 const (
 	callerField    = "X-Nearpath-Caller"
+	topicField     = "X-Nearpath-Topic"
 	platformPrefix = "x-nearpath-"
 )
 

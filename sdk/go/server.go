@@ -332,7 +332,12 @@ func (s *Server) httpHandler() http.Handler {
 			http.Error(w, err.Error(), status)
 			return
 		}
-		response := s.callHandler(ctx, &Request{Method: r.Method, Path: r.URL.RequestURI(), Header: r.Header, Body: body})
+		req := &Request{Method: r.Method, Path: r.URL.RequestURI(), Header: r.Header, Body: body}
+		// Set by the platform alone, for an event that could not come through memory.
+		if req.Topic = r.Header.Get(topicField); req.Topic != "" {
+			req.Event, req.Caller = true, r.Header.Get(callerField)
+		}
+		response := s.callHandler(ctx, req)
 		for name, values := range response.Header {
 			w.Header()[http.CanonicalHeaderKey(name)] = values
 		}

@@ -81,3 +81,46 @@ func TestReasonsEqualThoseOfTheContract(t *testing.T) {
 		}
 	}
 }
+
+func TestAnEventThatCameOverHTTPHasItsTopic(t *testing.T) {
+	got := make(chan nearpath.Request, 1)
+	addr := freeAddress(t)
+	server := nearpath.Server{Addr: addr, Handler: func(_ context.Context, req *nearpath.Request) (*nearpath.Response, error) {
+		got <- *req
+		return &nearpath.Response{}, nil
+	}}
+	ctx, stop := context.WithCancel(testContext(t))
+	ended := make(chan error, 1)
+	go func() { ended <- server.RunContext(ctx) }()
+	send := func(fields map[string]string) nearpath.Request {
+		request, err := http.NewRequest("POST", "http://"+addr, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range fields {
+			request.Header.Set(name, value)
+		}
+		for {
+			response, err := http.DefaultClient.Do(request)
+			if err == nil {
+				_ = response.Body.Close()
+				return <-got
+			}
+			if ctx.Err() != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	event := send(map[string]string{"X-Nearpath-Topic": "order/placed", "X-Nearpath-Caller": "shop.fn"})
+	if !event.Event || event.Topic != "order/placed" || event.Caller != "shop.fn" {
+		t.Errorf("%+v", event)
+	}
+	// A client can set this one.
+	if call := send(map[string]string{"X-Topic": "order/placed"}); call.Event || call.Topic != "" {
+		t.Errorf("%+v", call)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -254,7 +254,7 @@ pub(crate) fn http_request(invocation: Invocation) -> (Request<Bytes>, Arc<Funct
 
 /// Collects the whole body. Above the limit it cuts the response, so that the function stops
 /// sending.
-async fn collect_body(mut content: ResponseContent, limit: usize) -> Option<Bytes> {
+pub(crate) async fn collect_body(mut content: ResponseContent, limit: usize) -> Option<Bytes> {
     let mut first: Option<Bytes> = None;
     let mut more = BytesMut::new();
     while let Some(frame) = content.frame().await {

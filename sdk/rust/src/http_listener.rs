@@ -13,6 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nearpath_domain::endpoint::CallBody;
+use nearpath_types::platform_field::TOPIC_FIELD;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
@@ -97,6 +98,12 @@ async fn read_request(
         .and_then(|()| head.append_field(":path", path.as_bytes()))
         .and_then(|()| head.append_http(&parts.headers));
     appended.map_err(|error| Response::new(format!("{error}\n")).with_status(431))?;
+    // Set by the platform alone, for an event that could not come through memory.
+    let topic = head.get(TOPIC_FIELD).map(<[u8]>::to_vec);
+    if let Some(topic) = &topic {
+        // It was part of the head, so there is room for it.
+        let _ = head.append_field(":name", topic);
+    }
     let context = CallContext::default()
         .with_traceparent(head.get("traceparent"))
         .with_timeout(head.get("x-timeout"));
@@ -105,7 +112,7 @@ async fn read_request(
         body: CallBody::default(),
         source: None,
         caller: None,
-        is_event: false,
+        is_event: topic.is_some(),
         path: Path::Http,
         context,
     };

@@ -136,11 +136,15 @@ impl Request {
         self.body.share()
     }
 
-    /// The function that calls, `NAME.NAMESPACE`, as node or gateway say; none for callers outside, and for requests over HTTP.
+    /// The function that calls, `NAME.NAMESPACE`, as node or gateway say; none for callers outside, and for calls over HTTP.
     pub fn caller(&self) -> Option<&str> {
-        let caller = self.caller.as_ref()?;
-        // The gateway names those for which it calls, and has no name of its own.
-        caller.function_name().or_else(|| self.header(CALLER_FIELD))
+        let known = self.caller.as_ref().map(|caller| caller.function_name());
+        match known {
+            Some(Some(name)) => Some(name),
+            // The gateway names those for which it calls, and has no name of its own.
+            Some(None) => self.header(CALLER_FIELD),
+            None => self.header(CALLER_FIELD).filter(|_| self.is_event),
+        }
     }
 
     /// Returns true for an event, which has no answer.

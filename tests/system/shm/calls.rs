@@ -55,6 +55,24 @@ async fn a_chain_calls_through_memory_along_its_edges_only() {
     );
 }
 
+/// The domain of a chain ends with its last function; another one of its name must be joined.
+#[tokio::test]
+async fn a_chain_that_is_deployed_again_is_called_through_memory() {
+    nearpath_testkit::need_root!();
+    let server = TestServer::start().await;
+    for _ in 0..3 {
+        let spec = chain_function(&server, "second", None, "");
+        server.deploy_ready(&spec).await;
+        wait_in_memory(&server, "second").await;
+        run_cli(&server, &["rm", "second"]);
+        eventually("the chain's memory is gone", async || {
+            let metrics = server.read_metrics().await;
+            !metrics.contains("nearpath_shm_bytes{")
+        })
+        .await;
+    }
+}
+
 #[tokio::test]
 async fn an_alias_calls_through_memory() {
     nearpath_testkit::need_root!();

@@ -43,6 +43,9 @@ pub struct EndpointSettings {
     pub stream_calls: bool,
     /// Maximum bytes of a body that is assembled from parts.
     pub max_body_bytes: usize,
+    /// Takes events for other nodes, from functions that it does not trust: few incomplete ones at a
+    /// time, and refused ones arrive without head and body, so that they can be counted.
+    pub forwards_events: bool,
     /// Time limit for the node's reply to the hello.
     pub join_timeout: Duration,
 }
@@ -57,6 +60,7 @@ impl Default for EndpointSettings {
             stream_calls: false,
             max_spin: nearpath_shm::spin::DEFAULT_SPIN_BUDGET,
             max_body_bytes: 64 << 20,
+            forwards_events: false,
             join_timeout: Duration::from_secs(10),
         }
     }

@@ -86,6 +86,11 @@ impl AsyncEndpoint {
         &self.shared.identity
     }
 
+    /// Returns whether both are handles of one endpoint.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// Announces to the node that calls may arrive.
     pub fn announce_ready(&self) -> io::Result<()> {
         self.shared

@@ -94,8 +94,9 @@ impl DomainTopology {
                 .filter_map(|callee| self.quiet_endpoint(callee)),
         ); // they waited for its calls
         actions.push(TopologyAction::Sweep);
+        // A standby endpoint of the instance may take over, or another one of the gateway.
+        actions.extend(self.open_missing());
         if let Some(instance) = member.owner.instance() {
-            actions.extend(self.open_missing()); // a standby endpoint of the instance may take over
             actions.extend(self.quiet_instance(instance));
         }
         actions

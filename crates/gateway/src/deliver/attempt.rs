@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::HeaderValue;
+use http::{HeaderValue, Method, Uri};
 use nearpath_path::{Obstacle, Path, PathPlan};
 use nearpath_types::PlatformError;
 use nearpath_wire::client::InstanceConnectError;
@@ -27,7 +27,6 @@ pub(crate) async fn try_instance(
     endpoint: &Arc<FunctionEndpoint>,
 ) -> Result<AttemptOutcome, PlatformError> {
     name_function(call, endpoint);
-    name_topic(call, endpoint);
     let (mut plan, shm_endpoint) = path_choice::plan_paths(call, endpoint);
     if let Some(shm_endpoint) = shm_endpoint {
         // On the heap: only some requests come here, and this future is moved.
@@ -42,6 +41,7 @@ pub(crate) async fn try_instance(
         };
         plan = path_choice::strike_out(call, plan, Path::Shm, obstacle);
     }
+    name_topic(call, endpoint);
     if let (Path::Loopback, Some(server)) = (plan.first_choice().path, endpoint.server()) {
         // On the heap, as above.
         let outcome = Box::pin(own_port::try_own_port(call, endpoint, server.clone())).await?;
@@ -74,17 +74,18 @@ fn name_function(call: &mut GatewayCall, endpoint: &FunctionEndpoint) {
     }
 }
 
-/// Names the topic of an event: to another node in a field of the platform, to a function in its own.
+/// Names the topic of an event that goes over HTTP. A function finds it in the field of OpenFaaS's
+/// connectors, and gets no path of the publisher, which may send events only.
 fn name_topic(call: &mut GatewayCall, endpoint: &FunctionEndpoint) {
     let (Some(request), Some(topic)) = (&mut call.request, &call.topic) else {
         return;
     };
-    let (name, other_name) = match endpoint.is_remote() {
-        true => (TOPIC, X_TOPIC),
-        false => (X_TOPIC, TOPIC),
-    };
-    request.headers_mut().insert(name, topic.clone());
-    request.headers_mut().remove(other_name);
+    request.headers_mut().insert(TOPIC, topic.clone());
+    if !endpoint.is_remote() {
+        request.headers_mut().insert(X_TOPIC, topic.clone());
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = Uri::from_static("/");
+    }
 }
 
 /// Returns whether trailers were found after the body of the call's request.

@@ -38,8 +38,8 @@ pub(super) async fn try_send_event(
     };
     let (mut head, body) = (buffered.head, body.to_bytes());
     let topic = call.topic.as_ref().map(|topic| topic.as_bytes());
-    // An event has its topic as `:name`, and its length in the envelope. Paths over HTTP need the fields.
-    let field = head.headers.remove(X_TOPIC);
+    // An event has its topic as `:name` alone, and its length in the envelope.
+    head.headers.remove(X_TOPIC);
     let length = head.headers.remove(CONTENT_LENGTH);
     let (trace, span) = trace_ids(&head);
     let request = CallRequest {
@@ -61,9 +61,8 @@ pub(super) async fn try_send_event(
             Ok(AttemptOutcome::Answered(response, None))
         }
         Err(unsent) => {
-            let headers = &mut head.headers;
-            headers.extend(field.map(|value| (X_TOPIC, value)));
-            headers.extend(length.map(|value| (CONTENT_LENGTH, value)));
+            head.headers
+                .extend(length.map(|value| (CONTENT_LENGTH, value)));
             call.request = Some(Request::from_parts(head, RequestUpload::from_bytes(body).0));
             Ok(AttemptOutcome::Unsent(unsent.to_string()))
         }

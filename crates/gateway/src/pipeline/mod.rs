@@ -160,6 +160,7 @@ pub(crate) fn route_event(
     if let RoutedRequest::Call(call) = &mut routed {
         call.caller = Some(publisher);
         call.topic = Some(topic);
+        call.options.limit_to_event();
     }
     routed
 }
@@ -302,7 +303,12 @@ fn begin_call<B>(
     function: Arc<FunctionEntry>,
     path_offset: usize,
 ) -> RoutedRequest {
-    let options = RequestOptions::from_request(&request);
+    let mut options = RequestOptions::from_request(&request);
+    let topic = request.headers().get(TOPIC).cloned();
+    let topic = topic.filter(|_| peer.zone == ListenerZone::Node);
+    if topic.is_some() {
+        options.limit_to_event();
+    }
     let route = function.route();
     // Before anything can fail, so that a refused request is recorded too.
     let mut record = CompletionRecord::start_request(
@@ -334,8 +340,6 @@ fn begin_call<B>(
     );
     // The body gets its limit and its counter here, before any step can read it.
     let (head, body) = request.into_parts();
-    let topic = head.headers.get(TOPIC).cloned();
-    let topic = topic.filter(|_| peer.zone == ListenerZone::Node);
     let max_body = call::max_body(&route.policy, topic.is_some());
     let (upload, upload_progress) = upload(body, max_body);
     record.set_upload(upload_progress.clone());

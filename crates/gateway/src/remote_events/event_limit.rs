@@ -1,4 +1,4 @@
-//! Limit of the events that are being sent to other nodes, for each publisher.
+//! Limit of the events that are being sent to other nodes, for each publisher and subscriber.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -6,32 +6,40 @@ use std::rc::Rc;
 
 use nearpath_types::FunctionId;
 
-/// Maximum of events of one function that are being sent: 64 MiB with the largest bodies.
+/// Maximum of events from one function to another that are being sent: 16 MiB with the largest bodies.
 const MAX_OPEN_EVENTS: usize = 64;
 
-/// Open events by publisher.
+/// Publisher and subscriber.
+type EventEdge = (FunctionId, FunctionId);
+
+/// Open events by publisher and subscriber.
 #[derive(Debug, Default)]
-pub(super) struct EventLimit(RefCell<HashMap<FunctionId, usize>>);
+pub(super) struct EventLimit(RefCell<HashMap<EventEdge, usize>>);
 
 /// Right of one event to be sent, until it is dropped.
 #[derive(Debug)]
 pub(super) struct EventPermit {
     limit: Rc<EventLimit>,
-    publisher: FunctionId,
+    edge: EventEdge,
 }
 
 impl EventLimit {
-    /// Admits an event of `publisher`; `None` if it has [`MAX_OPEN_EVENTS`] open ones.
-    pub(super) fn try_admit(limit: &Rc<Self>, publisher: &FunctionId) -> Option<EventPermit> {
+    /// Admits an event; `None` if `publisher` has [`MAX_OPEN_EVENTS`] open ones to `subscriber`.
+    pub(super) fn try_admit(
+        limit: &Rc<Self>,
+        publisher: &FunctionId,
+        subscriber: &FunctionId,
+    ) -> Option<EventPermit> {
+        let edge = (publisher.clone(), subscriber.clone());
         let mut open = limit.0.borrow_mut();
-        let count = open.entry(publisher.clone()).or_default();
+        let count = open.entry(edge.clone()).or_default();
         if *count == MAX_OPEN_EVENTS {
             return None;
         }
         *count += 1;
         Some(EventPermit {
             limit: limit.clone(),
-            publisher: publisher.clone(),
+            edge,
         })
     }
 }
@@ -39,12 +47,12 @@ impl EventLimit {
 impl Drop for EventPermit {
     fn drop(&mut self) {
         let mut open = self.limit.0.borrow_mut();
-        let Some(count) = open.get_mut(&self.publisher) else {
+        let Some(count) = open.get_mut(&self.edge) else {
             return;
         };
         *count -= 1;
         if *count == 0 {
-            open.remove(&self.publisher);
+            open.remove(&self.edge);
         }
     }
 }
@@ -54,20 +62,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_publisher_takes_no_permit_of_another() {
-        let (limit, [shop, stock]) = (
+    fn a_slow_subscriber_takes_no_permit_of_another() {
+        let (limit, [shop, mail, audit]) = (
             Rc::new(EventLimit::default()),
-            ["shop", "stock"].map(|name| name.parse::<FunctionId>().unwrap()),
+            ["shop", "mail", "audit"].map(|name| name.parse::<FunctionId>().unwrap()),
         );
-        let admit = |publisher| EventLimit::try_admit(&limit, publisher);
+        let admit = |subscriber| EventLimit::try_admit(&limit, &shop, subscriber);
         let mut admitted: Vec<_> = (0..MAX_OPEN_EVENTS)
-            .map(|_| admit(&shop).unwrap())
+            .map(|_| admit(&mail).unwrap())
             .collect();
-        assert!(admit(&shop).is_none());
-        assert!(admit(&stock).is_some());
+        assert!(admit(&mail).is_none());
+        assert!(admit(&audit).is_some());
         admitted.pop();
-        let last = admit(&shop);
-        assert!(last.is_some() && admit(&shop).is_none());
+        let last = admit(&mail);
+        assert!(last.is_some() && admit(&mail).is_none());
         drop((admitted, last));
         assert!(limit.0.borrow().is_empty());
     }

@@ -22,14 +22,14 @@ impl EventTotals {
         outcome.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts an event that was not sent: it is invalid, its publisher is unknown, or has too many.
+    /// Counts an event that was not sent: it is invalid, or its publisher has too many.
     pub(super) fn count_dropped(&self) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Writes the counters as `nearpath_remote_events_total`.
     pub(crate) fn encode_metrics(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let help = "Events for subscribers on other nodes, once for each subscriber; a dropped event counts once";
+        let help = "Events for subscribers on other nodes, once for each subscriber; an invalid one counts once";
         let mut events =
             to.encode_descriptor("nearpath_remote_events", help, None, MetricType::Counter)?;
         let outcomes = [

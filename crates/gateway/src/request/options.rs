@@ -59,6 +59,12 @@ impl RequestOptions {
         }
     }
 
+    /// Removes what an event cannot have, whatever its publisher writes: streams, upgrades, trailers.
+    pub(crate) fn limit_to_event(&mut self) {
+        (self.wants_stream, self.wants_upgrade) = (false, false);
+        (self.is_grpc, self.announces_trailers) = (false, false);
+    }
+
     /// Adds the identity of request and gateway to a head.
     pub(crate) fn insert_identity(&self, headers: &mut HeaderMap, served_by: &HeaderValue) {
         headers.insert(X_CALL_ID, self.call_id.clone());

@@ -15,7 +15,8 @@ use crate::errors::{self, X_OPENFAAS_INTERNAL, watchdog_error};
 use crate::incoming_body::{IncomingBody, SharedMemoryBody};
 use crate::response_body::WatchdogBody;
 use nearpath_wire::hop::headers::{
-    CALLER, X_TOPIC, append_untrusted, keep_one_origin, strip_hop_headers, strip_platform_headers,
+    CALLER, TOPIC, X_TOPIC, append_untrusted, keep_one_origin, strip_hop_headers,
+    strip_platform_headers,
 };
 
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
@@ -32,6 +33,7 @@ pub(crate) fn http_request(
     let mut request = Request::new(IncomingBody::Shm(body));
     // The method of a call that names none.
     *request.method_mut() = Method::POST;
+    let mut topic = None;
     for field in incoming.head_fields().flatten() {
         match field.name {
             ":method" => {
@@ -41,11 +43,12 @@ pub(crate) fn http_request(
             ":path" => {
                 *request.uri_mut() = parse_path(field.value).ok_or_else(|| invalid_call("path"))?
             }
-            ":name" if incoming.is_event => {
-                append_untrusted(request.headers_mut(), X_TOPIC.as_str(), field.value)
-            }
+            ":name" if incoming.is_event => topic = Some(field.value),
             name => append_untrusted(request.headers_mut(), name, field.value),
         }
+    }
+    if let Some(topic) = topic {
+        set_topic(&mut request, topic);
     }
     let headers = request.headers_mut();
     // Another process wrote the fields, so hop-by-hop headers may be among them.
@@ -60,6 +63,17 @@ pub(crate) fn set_caller(headers: &mut HeaderMap, caller: &str) {
     strip_platform_headers(headers);
     if let Ok(name) = HeaderValue::from_str(caller) {
         headers.insert(CALLER, name);
+    }
+}
+
+/// Makes a request the event of a topic. Its publisher may send events only, so it chooses no path.
+fn set_topic(request: &mut Request<IncomingBody>, topic: &[u8]) {
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = Uri::from_static("/");
+    let headers = request.headers_mut();
+    for name in [X_TOPIC, TOPIC] {
+        headers.remove(&name); // a value of the publisher's
+        append_untrusted(headers, name.as_str(), topic);
     }
 }
 

@@ -265,6 +265,12 @@ fn a_handler_is_served_over_http() {
     let serving = std::thread::spawn(move || {
         let handler = async |request: Request| match request.path() {
             "/fail" => Err("it broke"),
+            "/event" => Ok(Response::new(format!(
+                "{} {:?} {:?}",
+                request.is_event(),
+                request.topic(),
+                request.caller()
+            ))),
             _ => Ok(
                 Response::new(format!("{} {}", request.method(), request.path()))
                     .with_header("X-By", "me")
@@ -276,17 +282,15 @@ fn a_handler_is_served_over_http() {
             .listen_on(address)
             .run_until(ended)
     });
-    let ask = |path: &str| {
+    let ask_with = |path: &str, fields: &str| {
         let mut stream = connect(address);
-        stream
-            .write_all(
-                format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes(),
-            )
-            .unwrap();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{fields}\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
     };
+    let ask = |path| ask_with(path, "");
     let good = ask("/a?b");
     assert!(
         good.starts_with("HTTP/1.1 200")
@@ -299,6 +303,15 @@ fn a_handler_is_served_over_http() {
         bad.starts_with("HTTP/1.1 500") && bad.ends_with("it broke"),
         "{bad}"
     );
+    // The platform's fields make an event; a client can set the other one.
+    let platform = "x-nearpath-topic: order/placed\r\nx-nearpath-caller: shop.fn\r\n";
+    for (fields, expected) in [
+        (platform, "true Some(\"order/placed\") Some(\"shop.fn\")"),
+        ("x-topic: order/placed\r\n", "false None None"),
+    ] {
+        let answer = ask_with("/event", fields);
+        assert!(answer.ends_with(expected), "{answer}");
+    }
     end.send(()).unwrap();
     serving.join().unwrap().unwrap();
 }

@@ -161,6 +161,10 @@ impl EndpointCore {
                 let answer = unreadable_call_response();
                 respond_on(link, &self.endpoint, envelope.call, answer, now);
             }
+            LinkEvent::Rejected(envelope) if self.settings.forwards_events => {
+                let (head, body) = Default::default();
+                self.accept_call(channel, link, envelope, head, body, None, now);
+            }
             LinkEvent::Rejected(_) | LinkEvent::Part | LinkEvent::Ended(_) => {}
         }
     }

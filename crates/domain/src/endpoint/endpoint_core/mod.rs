@@ -28,6 +28,9 @@ use crate::packet;
 use crate::peer_table::{CallNumber, PeerTable};
 use crate::protocol::EndpointMessage;
 
+/// Incomplete events of a channel that the gateway holds: 2 MiB with the largest bodies.
+const MAX_PARTIAL_FORWARDED_EVENTS: usize = 8;
+
 /// Interval to retry a claim when no slot is free. Releases wake no endpoint: each would have to
 /// read a word that all endpoints write. Polling costs a thousand checks a second, only for an
 /// endpoint that lacks a slot.
@@ -180,11 +183,16 @@ impl EndpointCore {
             max_body_bytes: bound,
             stream_bodies: streams,
             stream_calls: calls_stream,
+            forwards_events,
             ..
         } = self.settings;
         let streams = streams || calls_stream && link.side == ChannelSide::Callee;
         let taking = ReceivePolicy {
             max_body_bytes: bound,
+            max_partial_events: match forwards_events {
+                true => MAX_PARTIAL_FORWARDED_EVENTS,
+                false => usize::MAX,
+            },
             stream_bodies: streams,
             reports_releases: self.endpoint.pool().is_strict(),
         };

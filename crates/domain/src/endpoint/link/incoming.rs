@@ -30,6 +30,8 @@ pub(super) enum PartialBody {
 pub(in crate::endpoint) struct ReceivePolicy {
     /// Maximum bytes of an assembled body.
     pub(in crate::endpoint) max_body_bytes: usize,
+    /// Maximum number of a channel's events of which only a part has arrived.
+    pub(in crate::endpoint) max_partial_events: usize,
     /// Streams bodies of calls and responses.
     pub(in crate::endpoint) stream_bodies: bool,
     /// Reports releases to the peer, which sees no lease in a strict domain.
@@ -148,6 +150,12 @@ impl PeerLink {
             || self.partial_bodies.contains_key(&envelope.call)
         {
             return Err(ProtocolBreach);
+        }
+        // Of an endpoint that takes events only, all incomplete bodies are events.
+        if envelope.kind == MessageKind::Event
+            && self.partial_bodies.len() >= taking.max_partial_events
+        {
+            return Ok(LinkEvent::Rejected(envelope));
         }
         let (partial, came) = if streams {
             let feed = PartQueue::new(envelope.total);

@@ -4,10 +4,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use super::node::{
-    DeliveryMode, TEST_TIMEOUT, TestNode, function, joined, knows, knows_async, polled_endpoint,
+    DeliveryMode, TEST_TIMEOUT, TestNode, function, joined, knows, knows_async,
+    polled_endpoint_with,
 };
 use bytes::Bytes;
-use nearpath_domain::endpoint::{PublishReport, polled};
+use nearpath_domain::endpoint::{EndpointSettings, PublishReport, polled};
 use nearpath_domain::protocol::EdgeTerms;
 use nearpath_domain::{CallDestination, CallError, CallRequest, CallResponse, UnsentReason, clock};
 use nearpath_types::FunctionId;
@@ -219,13 +220,31 @@ pub(crate) fn the_gateway_takes_events_for_other_nodes(mode: DeliveryMode) {
         }
         let none = shop.publish_event("stock/empty", &body(b""));
         assert_eq!(none, PublishReport::default());
+        let large = CallRequest {
+            body: vec![0; 3_000_000].into(),
+            ..CallRequest::default()
+        };
+        assert_eq!(shop.publish_event("order/placed", &large), one);
+        // It sends the parts while it waits.
+        shop.next_incoming(Some(Duration::from_secs(30)));
     });
     let socket = node.hub.gateway_socket().unwrap();
-    let received = polled_endpoint(socket, true, |endpoint| async move {
+    let settings = EndpointSettings {
+        max_body_bytes: 70_000,
+        forwards_events: true,
+        ..EndpointSettings::default()
+    };
+    let received = polled_endpoint_with(socket, settings, |endpoint| async move {
         endpoint.announce_ready().unwrap();
         let event = endpoint.next_incoming().await.unwrap();
         let topic = event.head_fields().get(":name").unwrap().to_vec();
         let caller = event.caller.function.clone().unwrap();
+        let refused = endpoint.next_incoming().await.unwrap();
+        assert!(
+            refused.is_event && refused.body.is_empty(),
+            "it is too large"
+        );
+        assert!(refused.head_fields().get(":name").is_none());
         (event.is_event, topic, caller, event.body.to_vec())
     });
     let expected = (
@@ -235,8 +254,8 @@ pub(crate) fn the_gateway_takes_events_for_other_nodes(mode: DeliveryMode) {
         b"7".to_vec(),
     );
     assert_eq!(received, expected);
-    publishing.join().unwrap();
     node.stop();
+    publishing.join().unwrap();
 }
 
 pub(crate) fn an_alias_is_a_name_of_one_caller(mode: DeliveryMode) {
