@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use http::{HeaderValue, Request};
+use nearpath_types::topic::MAX_REMOTE_EVENT_BYTES;
 use nearpath_types::{FunctionPolicy, SourceNetwork};
 
 use crate::context::{TransferGuard, WorkerContext};
 use crate::function::{ActiveRoute, FunctionEntry};
 use crate::record::CompletionRecord;
-use crate::remote_events::MAX_EVENT_BYTES;
 use crate::request::{PeerInfo, RequestDeadlines, RequestOptions, RequestUpload, UploadProgress};
 
 /// Holds a request for a function, from its head to the last byte of its response.
@@ -54,7 +54,7 @@ impl GatewayCall {
 
 /// Returns the maximum length of a body in bytes; `None`: no limit. Events have one of their own.
 pub(crate) fn max_body(policy: &FunctionPolicy, is_event: bool) -> Option<u64> {
-    let of_events = is_event.then_some(MAX_EVENT_BYTES as u64);
+    let of_events = is_event.then_some(MAX_REMOTE_EVENT_BYTES as u64);
     // `None` is below every number, so the smaller one of two is not `min`.
     policy.max_body.into_iter().chain(of_events).min()
 }

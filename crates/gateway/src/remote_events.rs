@@ -5,7 +5,6 @@
 //! has too many under way, or if no node takes it.
 
 mod event_limit;
-mod event_totals;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
@@ -17,6 +16,7 @@ use http::header::{ACCEPT, CONTENT_LENGTH, HeaderMap, HeaderValue, TE, TRAILER};
 use http::uri::PathAndQuery;
 use nearpath_domain::endpoint::polled::{AsyncEndpoint, ReceivedCall};
 use nearpath_domain::trace::TRACEPARENT;
+use nearpath_types::topic::MAX_REMOTE_EVENT_BYTES;
 use nearpath_wire::hop::headers::{append_untrusted, strip_hop_headers};
 
 use crate::context::WorkerContext;
@@ -27,10 +27,7 @@ use crate::request::{ListenerZone, PeerInfo, X_TIMEOUT};
 use crate::route;
 
 use event_limit::EventLimit;
-pub(crate) use event_totals::EventTotals;
 
-/// Maximum bytes of an event's body between nodes. A call carries more.
-pub(crate) const MAX_EVENT_BYTES: usize = 256 * 1024;
 /// Maximum bytes of a response that is read, before it is dropped.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 /// Maximum time for an event, as value of `X-Timeout`.
@@ -88,7 +85,7 @@ impl PublishedEvent {
             headers.insert(TRACEPARENT, trace);
         }
         let body = Bytes::copy_from_slice(&received.body);
-        (body.len() <= MAX_EVENT_BYTES).then_some(Self {
+        (body.len() <= MAX_REMOTE_EVENT_BYTES).then_some(Self {
             publisher,
             // An instance may publish before it is ready, and then has no address here.
             addr: addr.unwrap_or(Ipv4Addr::UNSPECIFIED.into()),

@@ -5,6 +5,9 @@
 /// 1.5.4).
 pub const MAX_TOPIC_BYTES: usize = u16::MAX as usize;
 
+/// Maximum bytes of an event's body between nodes. A call carries more.
+pub const MAX_REMOTE_EVENT_BYTES: usize = 256 * 1024;
+
 /// Error of an invalid filter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid topic filter {0:?}: `+` and `#` stand alone between slashes, and `#` comes last")]

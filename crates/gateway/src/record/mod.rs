@@ -3,6 +3,7 @@
 
 mod access_log;
 mod completion;
+mod event_totals;
 mod metrics;
 mod node_calls;
 mod quic_totals;

@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicU64;
 use nearpath_wire::quic::RefusalStats;
 use tokio::sync::watch;
 
+use super::event_totals::EventTotals;
 use super::node_calls::NodeCallTotals;
 use super::quic_totals::QuicTotals;
 use crate::function::RefusalCounts;
-use crate::remote_events::EventTotals;
 
 /// Counters that belong to no function.
 #[derive(Debug, Default)]

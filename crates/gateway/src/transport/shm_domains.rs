@@ -8,8 +8,7 @@ use std::os::fd::OwnedFd;
 
 use nearpath_domain::endpoint::EndpointSettings;
 use nearpath_domain::endpoint::polled::AsyncEndpoint;
-
-use crate::remote_events::MAX_EVENT_BYTES;
+use nearpath_types::topic::MAX_REMOTE_EVENT_BYTES;
 
 /// Endpoints of this thread by name of their domain.
 #[derive(Default)]
@@ -41,7 +40,7 @@ impl ShmDomains {
     ) {
         let settings = EndpointSettings {
             stream_bodies: true,
-            max_body_bytes: MAX_EVENT_BYTES, // of events alone: all else is streamed
+            max_body_bytes: MAX_REMOTE_EVENT_BYTES, // of events alone: all else is streamed
             forwards_events: true,
             ..EndpointSettings::default()
         };

@@ -17,18 +17,18 @@ pub(crate) struct EventTotals {
 
 impl EventTotals {
     /// Counts the response for one subscriber: sent, or failed.
-    pub(super) fn count_response(&self, is_success: bool) {
+    pub(crate) fn count_response(&self, is_success: bool) {
         let outcome = if is_success { &self.sent } else { &self.failed };
         outcome.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts an event that was not sent: it is invalid, or its publisher has too many.
-    pub(super) fn count_dropped(&self) {
+    pub(crate) fn count_dropped(&self) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Writes the counters as `nearpath_remote_events_total`.
-    pub(crate) fn encode_metrics(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+    pub(super) fn encode_metrics(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let help = "Events for subscribers on other nodes, once for each subscriber; an invalid one counts once";
         let mut events =
             to.encode_descriptor("nearpath_remote_events", help, None, MetricType::Counter)?;
