@@ -28,6 +28,7 @@ mod retry_copy;
 pub(crate) mod shm;
 mod shm_body;
 mod shm_event;
+mod shm_head;
 mod time_limits;
 mod tunnel;
 mod upload_holder;

@@ -21,7 +21,7 @@ use super::buffered_request::BufferedRequest;
 use super::delivery_errors::{broken_call_error, timeout_error, unsent_error};
 use super::instance_body::InstanceBody;
 use super::retry_copy::{may_run_elsewhere, read_refusal_text};
-use super::shm::trace_ids;
+use super::shm_head::trace_ids;
 use super::time_limits::await_within;
 use crate::COMPONENT;
 use crate::call::GatewayCall;

@@ -13,7 +13,6 @@ use http::header::{CONTENT_LENGTH, TRAILER};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 use nearpath_domain::endpoint::polled::{self, AsyncEndpoint, BodyWriter};
-use nearpath_domain::trace::{TRACEPARENT, TraceContext};
 use nearpath_domain::{CallDestination, CallError, CallReply, UnsentReason, clock};
 use nearpath_types::{PlatformError, Reason};
 use nearpath_wire::hop::headers::{append_untrusted, strip_platform_headers};
@@ -24,6 +23,7 @@ use super::delivery_errors::{broken_call_error, lost_response_error, timeout_err
 use super::instance_body::InstanceBody;
 use super::shm_body::ShmBody;
 use super::shm_event;
+use super::shm_head::{call_fields, trace_ids};
 use super::time_limits::await_within;
 use crate::call::GatewayCall;
 use crate::error_response::{X_NEARPATH_REASON, X_OPENFAAS_INTERNAL};
@@ -183,33 +183,6 @@ async fn write_body(mut writer: BodyWriter, mut body: RequestUpload) {
 fn announced_names(trailers: &HeaderMap) -> HeaderValue {
     let names: Vec<&str> = trailers.keys().map(HeaderName::as_str).collect();
     HeaderValue::try_from(names.join(", ")).expect("names and separators are a value")
-}
-
-pub(super) fn call_fields(head: &http::request::Parts) -> Vec<(&str, &[u8])> {
-    let mut fields: Vec<(&str, &[u8])> = Vec::with_capacity(head.headers.len() + 2);
-    fields.push((":method", head.method.as_str().as_bytes()));
-    fields.push((
-        ":path",
-        head.uri
-            .path_and_query()
-            .map_or("/", |path| path.as_str())
-            .as_bytes(),
-    ));
-    fields.extend(
-        head.headers
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_bytes())),
-    );
-    fields
-}
-
-/// Returns trace and span ids for the envelope. The `traceparent` field is forwarded as well.
-pub(super) fn trace_ids(head: &http::request::Parts) -> ([u8; 16], [u8; 8]) {
-    let trace = head
-        .headers
-        .get(TRACEPARENT)
-        .and_then(|text| TraceContext::parse_traceparent(text.as_bytes()));
-    trace.map_or_else(Default::default, |trace| (trace.id, trace.span))
 }
 
 /// Converts a reply into an HTTP response. Invalid fields are dropped: the function may be

@@ -17,7 +17,7 @@ use super::attempt_outcome::AttemptOutcome;
 use super::buffered_request::BufferedRequest;
 use super::delivery_errors::broken_body_error;
 use super::instance_body::InstanceBody;
-use super::shm::{call_fields, trace_ids};
+use super::shm_head::{call_fields, trace_ids};
 use crate::call::GatewayCall;
 use crate::function::FunctionEndpoint;
 use crate::request::RequestUpload;
