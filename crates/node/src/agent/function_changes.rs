@@ -114,7 +114,7 @@ impl NodeAgent {
             };
             let before = before.unwrap_or_default();
             if before != needed {
-                // What is needed in addition makes no copy unneeded, and most orders add.
+                // An addition makes no copy unneeded, and most changes add.
                 has_changed |= !before.is_subset(&needed);
                 artifacts.set_needed(id, needed);
             }
