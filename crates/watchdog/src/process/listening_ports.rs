@@ -91,7 +91,7 @@ fn process_ports(process: &Path, listeners: &HashMap<u64, u16>) -> BTreeSet<u16>
 
 impl SocketTable {
     fn read() -> Self {
-        let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
+        let tables = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
         let texts = tables.map(|table| fs::read_to_string(table).unwrap_or_default());
         let lines = texts.iter().flat_map(|text| text.lines());
         Self::from_lines(lines, geteuid().as_raw())
@@ -154,11 +154,19 @@ fn socket_inode(target: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearpath_testkit::lab::NetworkLab;
     use rustix::process::{getpgrp, getpid};
     use std::net::TcpListener;
 
+    /// In a namespace of its own: on the machine, a connection of another test may have the port of
+    /// the idle listener at another address.
     #[test]
     fn own_listeners_are_found_and_connections_are_not() {
+        let mut lab = NetworkLab::new().unwrap();
+        lab.add_node("instance").unwrap().enter(check_own_ports);
+    }
+
+    fn check_own_ports() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
