@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::function::FunctionSpec;
 use crate::function_map::FunctionMap;
 use crate::node::NodeName;
+use crate::virtual_address::VirtualAddress;
 
 /// Grows with each change of a function's spec. Instances of an older revision are replaced, not
 /// edited.
@@ -37,6 +38,8 @@ pub struct DesiredFunction {
     pub replicas: u32,
     /// Contents of the secrets that the spec needs: [`FunctionSpec::needed_secrets`].
     pub secrets: BTreeMap<String, Vec<u8>>,
+    /// Address for calls with any protocol; `None`: it is called over HTTP only.
+    pub address: Option<VirtualAddress>,
 }
 
 /// Secrets never reach a log.

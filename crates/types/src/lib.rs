@@ -39,6 +39,7 @@ pub mod status;
 pub mod status_query;
 mod status_row;
 pub mod topic;
+mod virtual_address;
 
 pub use addr::{Eip, InstanceAddr};
 pub use desired::{DesiredFunction, DesiredState, Revision};
@@ -65,3 +66,4 @@ pub use status::{
 };
 pub use status_query::{StatusQuery, StatusReport, StatusSource};
 pub use status_row::StatusRow;
+pub use virtual_address::VirtualAddress;

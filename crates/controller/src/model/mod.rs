@@ -249,6 +249,7 @@ impl ControllerModel {
                 .into_iter()
                 .filter_map(secret_content)
                 .collect(),
+            address: None,
         }
     }
 }
