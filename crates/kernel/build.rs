@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     "direct_peers",
     "sk_msg",
     "sock_guard",
@@ -13,6 +13,7 @@ const SOURCES: [&str; 7] = [
     "sock_peer",
     "sock_window",
     "tc_forward",
+    "vip",
 ];
 
 fn main() {

@@ -13,7 +13,7 @@ use std::{env, io};
 use nearpath_kernel::cgroup::{NodeCgroups, ResourceLimits};
 use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sandbox::{
-    self, InstanceLauncher, InstanceNetwork, IsolationLevel, SandboxSpec,
+    self, InstanceLauncher, InstanceNetwork, IsolationLevel, SandboxSpec, ZygoteProgram,
 };
 use nearpath_types::{Eip, InstanceId};
 
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 fn run_node(program: &[String], isolation: IsolationLevel) -> io::Result<()> {
     let gateway = Ipv4Addr::new(10, 62, 0, 1);
     let hub = Arc::new(HubNetns::create(gateway)?);
-    let launcher = InstanceLauncher::start()?;
+    let launcher = InstanceLauncher::start(ZygoteProgram::default())?;
     let name = env::var("NODE").unwrap_or_else(|_| format!("test-{}", std::process::id()));
     let cgroup = NodeCgroups::detect(&name).create_instance(
         InstanceId(1),

@@ -16,7 +16,7 @@ use nearpath_kernel::cgroup::{InstanceCgroup, NodeCgroups, ResourceLimits};
 use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sandbox::{
     self, InstanceLauncher, InstanceNetwork, IsolationLevel, LaunchedInstance, SandboxSpec,
-    StartNote,
+    StartNote, ZygoteProgram,
 };
 use nearpath_types::{Eip, InstanceId};
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
@@ -47,7 +47,7 @@ fn measure_starts() -> io::Result<()> {
         (argument(1, 100), argument(2, 1), argument(3, 300));
     let lab = Arc::new((
         HubNetns::create(GATEWAY).map(Arc::new)?,
-        InstanceLauncher::start()?,
+        InstanceLauncher::start(ZygoteProgram::default())?,
         NodeCgroups::detect("start-cost"),
     ));
     let mut phases = PhaseDurations::new();

@@ -1,6 +1,7 @@
 //! The hub: the network namespace with the node's ends of all veth pairs.
 //!
-//! The hub forwards nothing and has no uplink, so an instance reaches only the gateway's listener.
+//! The hub has no uplink, and forwards nothing unless the virtual switch decides on every connection
+//! ([`HubNetns::forward_packets`]). So an instance reaches only the gateway's listener.
 //! Strict reverse-path filtering (RFC 3704) drops packets whose source is not the eIP routed to
 //! their veth device. The eIP therefore proves who calls. The namespace has no name and ends with
 //! the process that holds it.
@@ -18,6 +19,9 @@ const HUB_SYSCTLS: &[(&str, &str)] = &[
     ("ipv4/ip_forward", "0"), // instances reach the gateway, never each other
     ("ipv4/conf/all/rp_filter", "1"), // strict, for every device: no instance can forge an eIP
     ("ipv4/conf/default/rp_filter", "1"), // the same for devices that are added later
+    // both for every device: no instance can choose a route that the virtual switch has not seen
+    ("ipv4/conf/all/accept_source_route", "0"),
+    ("ipv4/conf/default/accept_source_route", "0"),
     ("ipv4/conf/all/accept_redirects", "0"), // no instance can change the hub's routes
     ("ipv4/conf/default/accept_redirects", "0"),
     ("ipv4/conf/default/arp_announce", "2"),
@@ -25,6 +29,14 @@ const HUB_SYSCTLS: &[(&str, &str)] = &[
     // nothing here uses IPv6; link-local addresses would bypass the filter
     ("ipv6/conf/all/disable_ipv6", "1"),
     ("ipv6/conf/default/disable_ipv6", "1"),
+];
+
+/// Settings for packets between instances.
+const FORWARDING_SYSCTLS: &[(&str, &str)] = &[
+    ("ipv4/ip_forward", "1"),
+    // instances have one route to all others, and need no better one
+    ("ipv4/conf/all/send_redirects", "0"),
+    ("ipv4/conf/default/send_redirects", "0"),
 ];
 
 /// A handle to the hub. The namespace ends with its last handle and socket.
@@ -53,6 +65,15 @@ impl HubNetns {
     /// Fails without `CAP_SYS_ADMIN`.
     pub fn enter(&self) -> io::Result<()> {
         namespace::enter_netns(self)
+    }
+
+    /// Forwards packets between instances from now on. Only for a hub whose instances are behind a
+    /// [`VirtualSwitch`](crate::bpf::VirtualSwitch), which permits each connection.
+    ///
+    /// # Errors
+    /// Fails without `CAP_NET_ADMIN`.
+    pub fn forward_packets(&self) -> io::Result<()> {
+        namespace::run_in_netns(self, || write_sysctls(FORWARDING_SYSCTLS))
     }
 
     /// Returns the address at which instances find the gateway.

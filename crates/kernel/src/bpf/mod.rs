@@ -10,6 +10,8 @@
 //! - [`SocketCgroupGuard`] confines the sockets of one thread to their destinations, whoever holds
 //!   them; see `bpf/sock_guard.c`. It also lets that thread set initial windows; see
 //!   `bpf/sock_window.c`. [`PeerNames`] are the peers that others see; see `bpf/sock_peer.c`.
+//! - [`VirtualSwitch`] translates the virtual addresses of functions and lets instances reach their
+//!   declared callees only; see `bpf/vip.c`.
 //! - [`DirectSockets`] opens UDP sockets that reach permitted peers only; see `bpf/direct_peers.c`.
 //!
 //! Maps, programs, attachments and the sockets' namespace have no names: they end with their
@@ -26,6 +28,7 @@ mod peer_names;
 mod socket_cgroup_guard;
 mod sockmap_netns;
 mod sockmap_router;
+mod virtual_switch;
 
 use std::io;
 
@@ -40,6 +43,10 @@ pub use loopback_redirect::{LoopbackCounters, LoopbackRedirect};
 pub use peer_names::PeerNames;
 pub use socket_cgroup_guard::SocketCgroupGuard;
 pub use sockmap_router::{SockmapCounters, SockmapPair, SockmapRouter};
+pub use virtual_switch::{
+    AddressEdge, DenialEvent, DenialEvents, EdgeTraffic, SwitchNetworks, SwitchRefusals,
+    VirtualSwitch,
+};
 
 /// Checks that this build has the programs and this process may load them, by loading one. For
 /// `nearpath doctor`.

@@ -171,6 +171,15 @@ pub(super) fn tc_forward() -> io::Result<&'static [u8]> {
     )))
 }
 
+/// `bpf/vip.c`.
+#[cfg(nearpath_bpf)]
+pub(super) fn vip() -> io::Result<&'static [u8]> {
+    Ok(aya::include_bytes_aligned!(concat!(
+        env!("OUT_DIR"),
+        "/vip.o"
+    )))
+}
+
 #[cfg(not(nearpath_bpf))]
 pub(super) use programs_missing as direct_peers;
 #[cfg(not(nearpath_bpf))]
@@ -185,6 +194,8 @@ pub(super) use programs_missing as sock_peer;
 pub(super) use programs_missing as sock_window;
 #[cfg(not(nearpath_bpf))]
 pub(super) use programs_missing as tc_forward;
+#[cfg(not(nearpath_bpf))]
+pub(super) use programs_missing as vip;
 
 #[cfg(not(nearpath_bpf))]
 pub(super) fn programs_missing() -> io::Result<&'static [u8]> {

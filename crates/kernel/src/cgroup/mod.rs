@@ -8,6 +8,7 @@
 mod hierarchy;
 mod limits;
 mod removal;
+mod socket_group;
 mod socket_memory;
 mod thread_cgroup;
 mod weight;
@@ -29,6 +30,7 @@ pub use hierarchy::{mount_points, own_v2_group};
 pub use limits::parse_field;
 pub use limits::{ResourceLimits, ResourceUsage};
 pub use removal::SweepReport;
+pub use socket_group::SocketGroup;
 pub use thread_cgroup::ThreadCgroup;
 
 /// The cgroup hierarchies that one node uses.

@@ -88,7 +88,9 @@ fn hosts_file(spec: &SandboxSpec) -> String {
                 .destinations
                 .iter()
                 .filter_map(|one| Some(format!("{} {}\n", one.address, one.hostname.as_ref()?)));
-            let entries: String = entries.collect();
+            let hosts = network.hosts.iter();
+            let hosts = hosts.map(|one| format!("{} {}\n", one.address, one.names.join(" ")));
+            let entries: String = entries.chain(hosts).collect();
             format!(
                 "{local}{gateway} gateway gateway.openfaas\n{} {}\n{entries}",
                 network.eip, spec.hostname

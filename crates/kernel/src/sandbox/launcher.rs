@@ -8,10 +8,11 @@
 //! the node, ends every instance.
 
 use std::collections::VecDeque;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -70,31 +71,11 @@ struct LaunchJob {
 }
 
 impl InstanceLauncher {
-    /// Starts the thread and the zygote, which is the calling program with `instance-init` as its
-    /// only argument.
+    /// Starts the thread and the zygote.
     ///
     /// # Errors
-    /// Fails without a free thread, process, descriptor or memory.
-    pub fn start() -> io::Result<InstanceLauncher> {
-        Self::start_with_program(Path::new("/proc/self/exe"), [INIT_ARGUMENT])
-    }
-
-    /// Does the same with another program as the zygote, which must call [`super::instance_init`].
-    ///
-    /// # Errors
-    /// Fails like [`InstanceLauncher::start`], and when there is no such program.
-    pub fn start_with_program<A: AsRef<OsStr>>(
-        path: &Path,
-        arguments: impl IntoIterator<Item = A>,
-    ) -> io::Result<InstanceLauncher> {
-        let arguments = arguments
-            .into_iter()
-            .map(|argument| argument.as_ref().to_owned())
-            .collect();
-        let program = ZygoteProgram {
-            path: path.to_owned(),
-            arguments,
-        };
+    /// Fails without the program or its cgroup, or without a free thread, process, descriptor or memory.
+    pub fn start(program: ZygoteProgram) -> io::Result<InstanceLauncher> {
         let filters = zygote_protocol::create_memfd(
             "seccomp",
             &SeccompFilters::compile()
@@ -156,9 +137,33 @@ fn launcher_ended() -> io::Error {
     io::Error::other("the launcher's thread has ended; restart the node")
 }
 
-struct ZygoteProgram {
-    path: PathBuf,
-    arguments: Vec<OsString>,
+/// The program that becomes the zygote. It must call [`super::instance_init`].
+#[derive(Debug, Clone)]
+pub struct ZygoteProgram {
+    /// Path of the program.
+    pub path: PathBuf,
+    /// Arguments, without its name.
+    pub arguments: Vec<OsString>,
+    /// Folder of a cgroup that it enters, and with it all instances.
+    pub cgroup: Option<PathBuf>,
+}
+
+impl ZygoteProgram {
+    /// Returns a program with `instance-init` as its only argument.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            arguments: vec![INIT_ARGUMENT.into()],
+            cgroup: None,
+        }
+    }
+}
+
+impl Default for ZygoteProgram {
+    /// The running program.
+    fn default() -> Self {
+        Self::at("/proc/self/exe")
+    }
 }
 
 /// State of the launcher's thread.
@@ -338,8 +343,15 @@ impl Zygote {
             .current_dir("/")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null());
-        let process = command.spawn()?;
-        Ok(Self { socket, process })
+        let zygote = Self {
+            socket,
+            process: command.spawn()?,
+        };
+        if let Some(folder) = &program.cgroup {
+            // Before the first instance is requested.
+            fs::write(folder.join("cgroup.procs"), zygote.process.id().to_string())?;
+        }
+        Ok(zygote)
     }
 }
 

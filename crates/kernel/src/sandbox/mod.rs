@@ -27,10 +27,12 @@ mod zygote_protocol;
 
 pub use init::instance_init;
 pub use inner_socket::InnerSocket;
-pub use launcher::{InstanceLauncher, LaunchedInstance};
+pub use launcher::{InstanceLauncher, LaunchedInstance, ZygoteProgram};
 pub use notes::{NOTES_FD, NOTES_FD_VARIABLE, StartNote};
 pub(crate) use spawn::try_namespaces as namespaces_allowed;
-pub use spec::{BindMount, DestinationRoute, InstanceNetwork, IsolationLevel, SandboxSpec};
+pub use spec::{
+    BindMount, DestinationRoute, HostEntry, InstanceNetwork, IsolationLevel, SandboxSpec,
+};
 pub use user_namespace::enter_user_namespace;
 pub(crate) use zygote_protocol::{receive_message, send_message};
 

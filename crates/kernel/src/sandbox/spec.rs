@@ -53,6 +53,8 @@ pub struct InstanceNetwork {
     pub forwarder: Option<Arc<Forwarder>>,
     /// Destinations that the hub handles: besides the gateway, the only routes of the instance.
     pub destinations: Vec<DestinationRoute>,
+    /// Addresses with their names in `/etc/hosts`, besides those of `destinations`.
+    pub hosts: Vec<HostEntry>,
     /// Sockets of the node inside the instance; [`super::LaunchedInstance::inner_sockets`] receives
     /// them.
     pub inner_sockets: Vec<InnerSocket>,
@@ -69,6 +71,15 @@ pub struct DestinationRoute {
     pub hostname: Option<String>,
 }
 
+/// An address, and its names in the instance's `/etc/hosts`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostEntry {
+    /// Address.
+    pub address: std::net::IpAddr,
+    /// Names, the canonical one first.
+    pub names: Vec<String>,
+}
+
 impl InstanceNetwork {
     /// Returns a network from which only the gateway is reachable.
     pub fn new(eip: Eip, gateway: std::net::Ipv4Addr, hub: Option<Arc<HubNetns>>) -> Self {
@@ -78,6 +89,7 @@ impl InstanceNetwork {
             hub,
             forwarder: None,
             destinations: Vec::new(),
+            hosts: Vec::new(),
             inner_sockets: Vec::new(),
         }
     }

@@ -17,4 +17,5 @@ mod seccomp_filter;
 mod seccomp_listener;
 mod sk_msg;
 mod thread_group;
+mod virtual_switch;
 mod without_root;

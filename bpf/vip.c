@@ -1,0 +1,375 @@
+/* Translates the virtual addresses of functions at the socket, and lets instances reach their declared callees only.
+ *
+ * The programs run for the sockets of instances, when they connect, send a datagram, or ask for their peer. No packet is
+ * touched. A socket of a declared caller is connected to one of the callee's instances; every other connection between
+ * instances fails with EPERM. A virtual address without a ready instance is left as it is.
+ *
+ * The translation is stored with the socket. So no table of translations can overflow, and they end with their sockets.
+ * Without memory for it the connection is denied.
+ */
+#include "lib/helpers.h"
+#include "lib/switch_tables.h"
+
+#include <linux/in.h>
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define MAPPED_PREFIX 0xffff0000
+#else
+#define MAPPED_PREFIX 0x0000ffff
+#endif
+
+/* <asm/socket.h> has them for programs of user space only. */
+enum { SOCK_STREAM = 1, SOCK_DGRAM = 2 };
+enum { EPROTONOSUPPORT = 93 };
+
+INLINE struct networks *read_networks(void)
+{
+	__u32 first = 0;
+
+	return bpf_map_lookup_elem(&network_settings, &first);
+}
+
+INLINE struct flow *find_flow(struct bpf_sock_addr *ctx)
+{
+	return ctx->sk ? bpf_sk_storage_get(&flows, ctx->sk, 0, 0) : 0;
+}
+
+/* Returns the function of an instance, or 0. */
+INLINE __be32 function_of(__be32 eip)
+{
+	__be32 *function = bpf_map_lookup_elem(&instances, &eip);
+
+	return function ? *function : 0;
+}
+
+/* Draws a ready instance in turn, or returns 0. */
+INLINE __be32 draw_instance(__be32 function)
+{
+	struct backends *backends = bpf_map_lookup_elem(&ready, &function);
+	__u32 turn;
+
+	if (!backends || !backends->count)
+		return 0;
+	turn = __sync_fetch_and_add(&backends->next, 1) % backends->count;
+	/* Always true, but the verifier cannot know. */
+	return turn < MAX_BACKENDS ? backends->eips[turn] : 0;
+}
+
+/* Tells the node of a denied connection, once in a while. */
+INLINE void report_denial(struct bpf_sock_addr *ctx, struct denial_share *share, struct edge_key *edge, __be32 address)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct denial_event event = { .edge = *edge, .address = address };
+
+	if (share->last_event && now - share->last_event < EVENT_INTERVAL)
+		return;
+	share->last_event = now;
+	event.port = ctx->user_port;
+	event.protocol = ctx->protocol;
+	/* Lost when the node does not read: the rows count all. */
+	bpf_ringbuf_output(&denial_events, &event, sizeof(event), 0);
+}
+
+/* Counts a denied connection by both functions. Beyond its share of rows, a caller has one for all others. */
+INLINE int deny(struct bpf_sock_addr *ctx, struct edge_key *edge, __be32 address)
+{
+	struct denial_share *share = bpf_map_lookup_elem(&denial_shares, &edge->caller);
+	__u64 *denied = bpf_map_lookup_elem(&denials, edge);
+	struct edge_key key = *edge;
+	__u64 one = 1;
+
+	count(DENIED);
+	if (!share)
+		return 0;
+	report_denial(ctx, share, edge, address);
+	if (!denied && share->rows >= MAX_DENIAL_ROWS) {
+		key.callee = 0;
+		denied = bpf_map_lookup_elem(&denials, &key);
+	}
+	if (denied) {
+		__sync_fetch_and_add(denied, 1);
+		return 0;
+	}
+	__sync_fetch_and_add(&share->rows, 1);
+	bpf_map_update_elem(&denials, &key, &one, BPF_ANY);
+	return 0;
+}
+
+/* Stores with the socket what it asked for and what it got. */
+INLINE int store_flow(struct bpf_sock_addr *ctx, struct flow *flow, struct edge *edge)
+{
+	struct flow *stored = 0;
+
+	flow->started = bpf_ktime_get_ns();
+	if (ctx->sk)
+		stored = bpf_sk_storage_get(&flows, ctx->sk, flow, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!stored) {
+		count(NO_MEMORY);
+		return 0;
+	}
+	/* A socket may have one from an earlier connect or datagram. */
+	*stored = *flow;
+	__sync_fetch_and_add(flow->eip ? &edge->connections : &edge->cold, 1);
+	return 1;
+}
+
+INLINE __u64 peer_slot(__be32 eip, __u32 port)
+{
+	return (__u64)eip << 32 | port;
+}
+
+/* Spreads peers over pairs of slots (Knuth, multiplicative hashing). */
+INLINE __u32 pair_of(__u64 slot)
+{
+	return (__u32)(slot * 0x9e3779b97f4a7c15ULL >> 32) % ANSWERABLE_PAIRS;
+}
+
+/* Notes that a socket has received a datagram of an instance, which it may answer without an edge of its own. */
+INLINE void note_peer(struct bpf_sock_addr *ctx, __be32 eip)
+{
+	__u64 slot = peer_slot(eip, ctx->user_port);
+	struct answerable *peers;
+	__u64 *pair;
+
+	peers = ctx->sk ? bpf_sk_storage_get(&answerable_peers, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE) : 0;
+	if (!peers)
+		return;
+	pair = peers->slots[pair_of(slot)];
+	if (pair[0] == slot)
+		return;
+	/* The older one is forgotten: its answer is denied, as a lost datagram. */
+	pair[1] = pair[0];
+	pair[0] = slot;
+}
+
+INLINE int is_answer(struct bpf_sock_addr *ctx, __be32 eip)
+{
+	__u64 slot = peer_slot(eip, ctx->user_port);
+	struct answerable *peers;
+	__u64 *pair;
+
+	if (ctx->type != SOCK_DGRAM || !ctx->sk)
+		return 0;
+	peers = bpf_sk_storage_get(&answerable_peers, ctx->sk, 0, 0);
+	if (!peers)
+		return 0;
+	pair = peers->slots[pair_of(slot)];
+	return pair[0] == slot || pair[1] == slot;
+}
+
+/* A socket may connect again, to a destination that is no function's. */
+INLINE void forget_flow(struct bpf_sock_addr *ctx)
+{
+	if (ctx->sk && ctx->type == SOCK_STREAM)
+		bpf_sk_storage_delete(&flows, ctx->sk);
+}
+
+/* Returns whether a datagram belongs to the flow of the last one. Datagrams to a virtual address go to the same instance as
+ * long as that exists. Those of a connected IPv6 socket name the instance (udpv6_sendmsg). */
+INLINE int is_same_flow(const struct flow *last, const struct flow *flow, __be32 address)
+{
+	if (last->edge.callee != flow->edge.callee || !last->eip)
+		return 0;
+	return last->eip == address || (address == flow->edge.callee && function_of(last->eip) == address);
+}
+
+/* Connects a socket of a declared edge: to the instance at this address, or to one of the function. */
+INLINE int use_edge(struct bpf_sock_addr *ctx, struct flow *flow, struct edge *edge, __be32 address)
+{
+	struct flow *last = ctx->type == SOCK_DGRAM ? find_flow(ctx) : 0;
+
+	if (last && is_same_flow(last, flow, address)) {
+		flow->eip = last->eip;
+		return 1;
+	}
+	flow->eip = address == flow->edge.callee ? draw_instance(address) : address;
+	return store_flow(ctx, flow, edge);
+}
+
+/* Decides on a destination of IPv4. Returns 0 to deny. Else `flow->eip` is the instance to use instead, if not 0. */
+INLINE int decide(struct bpf_sock_addr *ctx, struct flow *flow, __be32 address)
+{
+	__u32 uid = bpf_get_current_uid_gid();
+	struct caller *caller = bpf_map_lookup_elem(&callers, &uid);
+	struct networks *networks = read_networks();
+	int is_virtual;
+	struct edge *edge;
+
+	if (!networks || !caller) {
+		count(UNKNOWN_CALLER);
+		return 0;
+	}
+	is_virtual = is_in(address, &networks->virtual);
+	/* For other destinations, routes and the egress proxy decide. */
+	if ((!is_virtual && !is_in(address, &networks->instances)) || address == caller->eip ||
+	    address == networks->gateway) {
+		forget_flow(ctx);
+		return 1;
+	}
+	flow->edge.caller = caller->function;
+	flow->edge.callee = is_virtual ? address : function_of(address);
+	edge = bpf_map_lookup_elem(&edges, &flow->edge);
+	if (!edge)
+		return is_answer(ctx, address) || deny(ctx, &flow->edge, address);
+	return use_edge(ctx, flow, edge, address);
+}
+
+INLINE int switch_ipv4(struct bpf_sock_addr *ctx)
+{
+	__be32 address = ctx->user_ip4;
+	struct flow flow = { .asked = { 0, 0, MAPPED_PREFIX, address } };
+
+	if (!decide(ctx, &flow, address))
+		return 0;
+	if (flow.eip)
+		ctx->user_ip4 = flow.eip;
+	return 1;
+}
+
+INLINE int has_prefix(const __u32 *address, const __u32 *prefix)
+{
+	return address[0] == prefix[0] && address[1] == prefix[1] && address[2] == prefix[2];
+}
+
+INLINE void set_mapped(struct bpf_sock_addr *ctx, __be32 address)
+{
+	ctx->user_ip6[0] = 0;
+	ctx->user_ip6[1] = 0;
+	ctx->user_ip6[2] = MAPPED_PREFIX;
+	ctx->user_ip6[3] = address;
+}
+
+SEC("cgroup/connect4") int connect4(struct bpf_sock_addr *ctx)
+{
+	return switch_ipv4(ctx);
+}
+
+/* Addresses of IPv6 become those of IPv4: the network of instances has no IPv6. */
+SEC("cgroup/connect6") int connect6(struct bpf_sock_addr *ctx)
+{
+	const __u32 mapped[3] = { 0, 0, MAPPED_PREFIX };
+	struct networks *networks = read_networks();
+	struct flow flow = {
+		.asked = { ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3] },
+	};
+	__be32 address = flow.asked[3];
+
+	if (!has_prefix(flow.asked, mapped) && !(networks && has_prefix(flow.asked, networks->ipv6_prefix)))
+		return 1;
+	if (!decide(ctx, &flow, address))
+		return 0;
+	set_mapped(ctx, flow.eip ? flow.eip : address);
+	return 1;
+}
+
+/* Also for IPv4-mapped addresses: the kernel sends these datagrams over IPv4 (udpv6_sendmsg). It cannot do so for an
+ * address that a program changed, so a virtual address of IPv6 needs connect(). */
+SEC("cgroup/sendmsg4") int sendmsg4(struct bpf_sock_addr *ctx)
+{
+	return switch_ipv4(ctx);
+}
+
+/* Returns the function that answers a socket, if the socket uses virtual addresses and may call it; else 0. */
+INLINE __be32 virtual_sender(struct bpf_sock_addr *ctx, const struct flow *flow, __be32 eip)
+{
+	struct edge_key key = { .callee = function_of(eip) };
+
+	if (!key.callee)
+		return 0;
+	key.caller = flow ? flow->edge.caller : 0;
+	if (!flow || !bpf_map_lookup_elem(&edges, &key)) {
+		note_peer(ctx, eip);
+		return 0;
+	}
+	return flow->asked[3] != flow->eip ? key.callee : 0;
+}
+
+SEC("cgroup/recvmsg4") int recvmsg4(struct bpf_sock_addr *ctx)
+{
+	__be32 function = virtual_sender(ctx, find_flow(ctx), ctx->user_ip4);
+
+	if (function)
+		ctx->user_ip4 = function;
+	return 1;
+}
+
+INLINE void set_asked(struct bpf_sock_addr *ctx, const struct flow *flow)
+{
+	ctx->user_ip6[0] = flow->asked[0];
+	ctx->user_ip6[1] = flow->asked[1];
+	ctx->user_ip6[2] = flow->asked[2];
+	ctx->user_ip6[3] = flow->asked[3];
+}
+
+SEC("cgroup/recvmsg6") int recvmsg6(struct bpf_sock_addr *ctx)
+{
+	struct flow *flow = find_flow(ctx);
+	__be32 function = virtual_sender(ctx, flow, ctx->user_ip6[3]);
+
+	if (flow && function && function == flow->edge.callee)
+		set_asked(ctx, flow);
+	else if (function)
+		set_mapped(ctx, function);
+	return 1;
+}
+
+SEC("cgroup/getpeername4") int getpeername4(struct bpf_sock_addr *ctx)
+{
+	struct flow *flow = find_flow(ctx);
+
+	if (flow && flow->eip == ctx->user_ip4)
+		ctx->user_ip4 = flow->asked[3];
+	return 1;
+}
+
+SEC("cgroup/getpeername6") int getpeername6(struct bpf_sock_addr *ctx)
+{
+	struct flow *flow = find_flow(ctx);
+
+	if (flow && flow->eip == ctx->user_ip6[3])
+		set_asked(ctx, flow);
+	return 1;
+}
+
+/* Only protocols whose sockets the programs above see. Others, such as MPTCP (RFC 8684), connect in the kernel. */
+SEC("cgroup/sock_create") int sock_create(struct bpf_sock *socket)
+{
+	if (socket->type == SOCK_STREAM && socket->protocol == IPPROTO_TCP)
+		return 1;
+	if (socket->type == SOCK_DGRAM && socket->protocol == IPPROTO_UDP)
+		return 1;
+	/* Programs take it for a kernel without the protocol, and use TCP. */
+	bpf_set_retval(-EPROTONOSUPPORT);
+	return 0;
+}
+
+/* Counts the bytes of an ended connection. */
+INLINE void count_ended(struct bpf_sock_ops *ops, struct flow *flow)
+{
+	struct edge *edge = bpf_map_lookup_elem(&edges, &flow->edge);
+
+	if (!edge)
+		return;
+	__sync_fetch_and_add(&edge->bytes_sent, ops->bytes_acked);
+	__sync_fetch_and_add(&edge->bytes_received, ops->bytes_received);
+	__sync_fetch_and_add(&edge->nanoseconds, bpf_ktime_get_ns() - flow->started);
+}
+
+SEC("sockops") int follow_connection(struct bpf_sock_ops *ops)
+{
+	struct flow *flow;
+
+	if (ops->op != BPF_SOCK_OPS_TCP_CONNECT_CB && ops->op != BPF_SOCK_OPS_STATE_CB)
+		return 1;
+	flow = ops->sk ? bpf_sk_storage_get(&flows, ops->sk, 0, 0) : 0;
+	if (!flow)
+		return 1;
+	if (ops->op == BPF_SOCK_OPS_TCP_CONNECT_CB)
+		bpf_sock_ops_cb_flags_set(ops, BPF_SOCK_OPS_STATE_CB_FLAG);
+	else if (ops->args[1] == BPF_TCP_CLOSE)
+		count_ended(ops, flow);
+	return 1;
+}
+
+/* The programs of this directory call only helpers that do not require a GPL licence. */
+char LICENSE[] SEC("license") = "Apache-2.0";

@@ -1,0 +1,280 @@
+//! The virtual switch: virtual addresses of functions, translated when an instance's socket connects,
+//! and the permissions of instances to reach each other; see `bpf/vip.c`.
+
+mod denials;
+mod rows;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use aya::Ebpf;
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
+use aya::programs::{CgroupAttachMode, CgroupSock};
+use nearpath_types::{Eip, VirtualAddress};
+
+use super::object::{self, attach_sock_ops, bpf_error, load_object, sum_counter, take_map};
+use super::socket_cgroup_guard::attach_hook;
+use rows::{BackendsRow, CallerRow, EdgeKey, EdgeRow, MAX_BACKENDS, NetworksRow, ShareRow, word};
+
+pub use denials::{DenialEvent, DenialEvents};
+
+/// Programs for the addresses that sockets use.
+const ADDRESS_HOOKS: [&str; 7] = [
+    "connect4",
+    "connect6",
+    "sendmsg4",
+    "recvmsg4",
+    "recvmsg6",
+    "getpeername4",
+    "getpeername6",
+];
+
+/// Addresses that the switch decides on. Others are left to routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SwitchNetworks {
+    /// Network of the virtual addresses: any of them, and the length of the prefix for IPv4. For IPv6 it
+    /// is 96.
+    pub virtual_addresses: (VirtualAddress, u8),
+    /// Network of the instances.
+    pub instances: (Ipv4Addr, u8),
+    /// Address of the node in that network, which every instance may reach.
+    pub gateway: Ipv4Addr,
+}
+
+/// A caller and a callee, by the IPv4 parts of their virtual addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AddressEdge {
+    /// Function that connects.
+    pub caller: Ipv4Addr,
+    /// Function that is called. In denials, 0.0.0.0 stands for all destinations that have no row.
+    pub callee: Ipv4Addr,
+}
+
+/// Traffic of one edge since it was declared.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EdgeTraffic {
+    /// TCP connections, and flows of datagrams of one socket.
+    pub connections: u64,
+    /// The same without a ready instance on this node.
+    pub cold: u64,
+    /// Bytes of ended TCP connections that callees have acknowledged.
+    pub bytes_sent: u64,
+    /// Bytes of ended TCP connections that callers have received.
+    pub bytes_received: u64,
+    /// Sum of the durations of ended TCP connections.
+    pub duration: Duration,
+}
+
+/// Connections that the switch refused.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SwitchRefusals {
+    /// No edge is declared.
+    pub denied: u64,
+    /// The calling process belongs to no instance that is admitted.
+    pub unknown_caller: u64,
+    /// The kernel had no memory for the translation.
+    pub no_memory: u64,
+}
+
+/// Translates virtual addresses for the instances in one cgroup. Dropping it, or the end of its process,
+/// ends that: existing connections go on.
+pub struct VirtualSwitch {
+    maps: Mutex<SwitchMaps>,
+    counters: PerCpuArray<MapData, u64>,
+    events: Mutex<Option<DenialEvents>>,
+    /// Holds the programs and their attachments.
+    _loaded: Ebpf,
+}
+
+struct SwitchMaps {
+    networks: Array<MapData, NetworksRow>,
+    callers: HashMap<MapData, u32, CallerRow>,
+    instances: HashMap<MapData, u32, u32>,
+    ready: HashMap<MapData, u32, BackendsRow>,
+    edges: HashMap<MapData, EdgeKey, EdgeRow>,
+    denials: HashMap<MapData, EdgeKey, u64>,
+    shares: HashMap<MapData, u32, ShareRow>,
+}
+
+impl VirtualSwitch {
+    /// Attaches the programs to the cgroup in which instances make their sockets. Nothing is permitted
+    /// yet.
+    ///
+    /// # Errors
+    /// Fails if this build has no BPF programs, without `CAP_BPF` and `CAP_NET_ADMIN`, and before
+    /// Linux 5.18.
+    pub fn attach(group: &Path) -> io::Result<Self> {
+        Self::attach_without(group, &[])
+    }
+
+    /// Attaches all programs but some, so that tests can show what each one is for.
+    #[doc(hidden)]
+    pub fn attach_without(group: &Path, left_out: &[&str]) -> io::Result<Self> {
+        let group = File::open(group)?;
+        let mut loaded = load_object(object::vip()?)?;
+        for hook in ADDRESS_HOOKS.iter().filter(|hook| !left_out.contains(hook)) {
+            attach_hook(&mut loaded, hook, &group)?;
+        }
+        if !left_out.contains(&"sock_create") {
+            attach_sock_create(&mut loaded, &group)?;
+        }
+        attach_sock_ops(&mut loaded, "follow_connection", [&group])?;
+        Ok(Self {
+            maps: Mutex::new(SwitchMaps::take_from(&mut loaded)?),
+            counters: take_map(&mut loaded, "counters")?,
+            events: Mutex::new(Some(DenialEvents::take_from(&mut loaded)?)),
+            _loaded: loaded,
+        })
+    }
+
+    /// Sets the networks that the switch decides on. Before, every connection is denied.
+    ///
+    /// # Errors
+    /// Fails when the kernel refuses the update.
+    pub fn set_networks(&self, networks: &SwitchNetworks) -> io::Result<()> {
+        let row = rows::networks_row(networks);
+        map_result(self.lock().networks.set(0, row, 0))
+    }
+
+    /// Admits the instance of a user: its connections are those of `function`.
+    ///
+    /// # Errors
+    /// Fails when the kernel has no memory, or with 65,536 instances.
+    pub fn admit_instance(&self, uid: u32, eip: Eip, function: Ipv4Addr) -> io::Result<()> {
+        let mut maps = self.lock();
+        let share = word(function);
+        if maps.shares.get(&share, 0).is_err() {
+            map_result(maps.shares.insert(share, ShareRow::default(), 0))?;
+        }
+        map_result(maps.instances.insert(word(eip.0), word(function), 0))?;
+        map_result(maps.callers.insert(uid, [word(function), word(eip.0)], 0))
+    }
+
+    /// Removes an instance whose processes have ended.
+    pub fn remove_instance(&self, uid: u32, eip: Eip) {
+        let mut maps = self.lock();
+        // Both exist unless admitting failed.
+        let _ = maps.callers.remove(&uid);
+        let _ = maps.instances.remove(&word(eip.0));
+    }
+
+    /// Sets the instances over which connections to a function are spread. Uses the first 256.
+    ///
+    /// # Errors
+    /// Fails when the kernel has no memory, or with 65,536 functions.
+    pub fn set_backends(&self, function: Ipv4Addr, eips: &[Eip]) -> io::Result<()> {
+        let (mut maps, function) = (self.lock(), word(function));
+        if eips.is_empty() {
+            let _ = maps.ready.remove(&function); // it may have had none
+            return Ok(());
+        }
+        // The turn goes on, so that a change does not favour the first ones.
+        let turn = maps.ready.get(&function, 0).map_or(0, |row| row[1]);
+        let eips = &eips[..eips.len().min(MAX_BACKENDS)];
+        let row = rows::backends_row(turn, eips);
+        map_result(maps.ready.insert(function, row, 0))
+    }
+
+    /// Permits connections from one function to another. An edge that exists keeps its counters.
+    ///
+    /// # Errors
+    /// Fails when the kernel has no memory, or with 262,144 edges.
+    pub fn add_edge(&self, edge: AddressEdge) -> io::Result<()> {
+        let (mut maps, key) = (self.lock(), rows::edge_key(edge));
+        if maps.edges.get(&key, 0).is_ok() {
+            return Ok(());
+        }
+        map_result(maps.edges.insert(key, EdgeRow::default(), 0))
+    }
+
+    /// Denies new connections of an edge. Returns its traffic.
+    pub fn remove_edge(&self, edge: AddressEdge) -> EdgeTraffic {
+        let (mut maps, key) = (self.lock(), rows::edge_key(edge));
+        let traffic = maps.edges.get(&key, 0).unwrap_or_default();
+        let _ = maps.edges.remove(&key); // it may not exist
+        rows::traffic(traffic)
+    }
+
+    /// Removes what is counted for a function that no longer exists.
+    pub fn remove_function(&self, function: Ipv4Addr) {
+        let mut maps = self.lock();
+        let _ = maps.shares.remove(&word(function)); // it may never have had an instance here
+        let keys: Vec<EdgeKey> = maps.denials.keys().flatten().collect();
+        for key in keys.iter().filter(|key| key.contains(&word(function))) {
+            let _ = maps.denials.remove(key);
+        }
+    }
+
+    /// Returns the traffic of all edges.
+    pub fn edges(&self) -> BTreeMap<AddressEdge, EdgeTraffic> {
+        let maps = self.lock();
+        let rows = maps.edges.iter().flatten();
+        rows.map(|(key, row)| (rows::edge(key), rows::traffic(row)))
+            .collect()
+    }
+
+    /// Returns how often each pair without an edge was denied.
+    pub fn denials(&self) -> BTreeMap<AddressEdge, u64> {
+        let maps = self.lock();
+        let rows = maps.denials.iter().flatten();
+        rows.map(|(key, count)| (rows::edge(key), count)).collect()
+    }
+
+    /// Returns the refusals of all callers.
+    pub fn refusals(&self) -> SwitchRefusals {
+        let sum = |index| sum_counter(&self.counters, index);
+        SwitchRefusals {
+            denied: sum(0),
+            unknown_caller: sum(1),
+            no_memory: sum(2),
+        }
+    }
+
+    /// Takes the stream of denied connections; `None` when it was taken.
+    pub fn take_events(&self) -> Option<DenialEvents> {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        events.take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SwitchMaps> {
+        self.maps.lock().unwrap_or_else(PoisonError::into_inner) // each map operation is atomic
+    }
+}
+
+impl SwitchMaps {
+    fn take_from(loaded: &mut Ebpf) -> io::Result<Self> {
+        Ok(Self {
+            networks: take_map(loaded, "network_settings")?,
+            callers: take_map(loaded, "callers")?,
+            instances: take_map(loaded, "instances")?,
+            ready: take_map(loaded, "ready")?,
+            edges: take_map(loaded, "edges")?,
+            denials: take_map(loaded, "denials")?,
+            shares: take_map(loaded, "denial_shares")?,
+        })
+    }
+}
+
+fn attach_sock_create(loaded: &mut Ebpf, group: &File) -> io::Result<()> {
+    let program: &mut CgroupSock = object::program(loaded, "sock_create")?;
+    program.load().map_err(|error| bpf_error(&error))?;
+    // Links allow no other mode, and still share the group with other programs.
+    let attached = program.attach(group, CgroupAttachMode::Single);
+    attached.map(drop).map_err(|error| bpf_error(&error))
+}
+
+fn map_result(result: Result<(), MapError>) -> io::Result<()> {
+    result.map_err(|error| bpf_error(&error))
+}
+
+impl fmt::Debug for VirtualSwitch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VirtualSwitch").finish_non_exhaustive()
+    }
+}

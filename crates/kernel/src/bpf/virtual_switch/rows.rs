@@ -1,0 +1,146 @@
+//! Keys and values of the maps in `bpf/lib/switch_tables.h`, as arrays of words. Addresses are in network
+//! byte order.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use nearpath_types::Eip;
+
+use super::{AddressEdge, EdgeTraffic, SwitchNetworks};
+
+/// `MAX_BACKENDS`.
+pub(super) const MAX_BACKENDS: usize = 256;
+
+/// `struct networks`: virtual addresses and their mask, instances and theirs, gateway, three words of IPv6.
+pub(super) type NetworksRow = [u32; 8];
+/// `struct caller`: function and eIP.
+pub(super) type CallerRow = [u32; 2];
+/// `struct edge_key`: caller and callee.
+pub(super) type EdgeKey = [u32; 2];
+/// `struct edge`: connections, cold ones, bytes sent and received, nanoseconds.
+pub(super) type EdgeRow = [u64; 5];
+/// `struct denial_share`.
+pub(super) type ShareRow = [u64; 2];
+/// `struct backends`: count, next draw, eIPs.
+pub(super) type BackendsRow = [u32; 2 + MAX_BACKENDS];
+
+/// Encodes an address.
+pub(super) fn word(address: Ipv4Addr) -> u32 {
+    u32::from_ne_bytes(address.octets())
+}
+
+fn address(word: u32) -> Ipv4Addr {
+    word.to_ne_bytes().into()
+}
+
+pub(super) fn networks_row(networks: &SwitchNetworks) -> NetworksRow {
+    let ((of_functions, functions_len), (of_instances, instances_len)) =
+        (networks.virtual_addresses, networks.instances);
+    let mut row = [0; 8];
+    row[..2].copy_from_slice(&network(of_functions.v4, functions_len));
+    row[2..4].copy_from_slice(&network(of_instances, instances_len));
+    row[4] = word(networks.gateway);
+    row[5..].copy_from_slice(&ipv6_words(of_functions.v6)[..3]);
+    row
+}
+
+/// Returns the address of a network, and its mask.
+fn network(any: Ipv4Addr, prefix_len: u8) -> [u32; 2] {
+    let mask = u32::MAX
+        .checked_shl(32 - u32::from(prefix_len))
+        .unwrap_or(0);
+    [word((any.to_bits() & mask).into()), word(mask.into())]
+}
+
+pub(super) fn ipv6_words(address: Ipv6Addr) -> [u32; 4] {
+    let octets = address.octets();
+    let (words, _) = octets.as_chunks::<4>();
+    std::array::from_fn(|index| u32::from_ne_bytes(words[index]))
+}
+
+pub(super) fn backends_row(turn: u32, eips: &[Eip]) -> BackendsRow {
+    let mut row = [0; 2 + MAX_BACKENDS];
+    row[0] = eips.len() as u32; // at most MAX_BACKENDS
+    row[1] = turn;
+    for (to, eip) in row[2..].iter_mut().zip(eips) {
+        *to = word(eip.0);
+    }
+    row
+}
+
+pub(super) fn edge_key(edge: AddressEdge) -> EdgeKey {
+    [word(edge.caller), word(edge.callee)]
+}
+
+pub(super) fn edge([caller, callee]: EdgeKey) -> AddressEdge {
+    AddressEdge {
+        caller: address(caller),
+        callee: address(callee),
+    }
+}
+
+pub(super) fn traffic(row: EdgeRow) -> EdgeTraffic {
+    let [connections, cold, bytes_sent, bytes_received, nanoseconds] = row;
+    EdgeTraffic {
+        connections,
+        cold,
+        bytes_sent,
+        bytes_received,
+        duration: Duration::from_nanos(nanoseconds),
+    }
+}
+
+/// Decodes the address of a `struct denial_event`.
+pub(super) fn ip(word: u32) -> IpAddr {
+    address(word).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::btf::{StructLayout, assert_layout};
+    use crate::bpf::object;
+    use nearpath_types::VirtualAddress;
+
+    #[test]
+    fn rows_have_the_layout_of_the_programs() {
+        let words = |count: usize, offsets: &[usize]| StructLayout {
+            size: count,
+            offsets: offsets.to_vec(),
+        };
+        for (name, size, offsets) in [
+            ("networks", size_of::<NetworksRow>(), &[0, 8, 16, 20][..]),
+            ("network", 8, &[0, 4]),
+            ("caller", size_of::<CallerRow>(), &[0, 4]),
+            ("edge_key", size_of::<EdgeKey>(), &[0, 4]),
+            ("edge", size_of::<EdgeRow>(), &[0, 8, 16, 24, 32]),
+            ("denial_share", size_of::<ShareRow>(), &[0, 4, 8]),
+            ("backends", size_of::<BackendsRow>(), &[0, 4, 8]),
+        ] {
+            assert_layout(object::vip(), name, words(size, offsets));
+        }
+    }
+
+    #[test]
+    fn networks_are_masked() {
+        let row = networks_row(&SwitchNetworks {
+            virtual_addresses: (
+                VirtualAddress {
+                    v4: [10, 60, 3, 4].into(),
+                    v6: "fd00:1:2::a3c:304".parse().unwrap(),
+                },
+                16,
+            ),
+            instances: ([10, 62, 0, 1].into(), 16),
+            gateway: [10, 62, 0, 1].into(),
+        });
+        let bytes: Vec<[u8; 4]> = row.iter().map(|word| word.to_ne_bytes()).collect();
+        assert_eq!(bytes[..2], [[10, 60, 0, 0], [255, 255, 0, 0]]);
+        assert_eq!(
+            bytes[2..5],
+            [[10, 62, 0, 0], [255, 255, 0, 0], [10, 62, 0, 1]]
+        );
+        assert_eq!(bytes[5..], [[0xfd, 0, 0, 1], [0, 2, 0, 0], [0; 4]]);
+        assert_eq!(network([1, 2, 3, 4].into(), 0), [0, 0], "no shift by 32");
+    }
+}

@@ -1,0 +1,62 @@
+//! The cgroup in which the instances of a node make their sockets, for programs that decide on them.
+//!
+//! A socket belongs to the unified cgroup (v2) of the process that made it, for its whole life. Where
+//! instances have groups of their own there, the node's folder contains these. On a hybrid machine they
+//! have none: the zygote enters this group, and its children are in it from the start.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::hierarchy::own_unified_group;
+use super::{NodeCgroups, with_path};
+
+/// A cgroup with all sockets of a node's instances, and no others. Drop it after the launcher.
+#[derive(Debug)]
+pub struct SocketGroup {
+    folder: PathBuf,
+    /// The zygote enters it. Nothing else uses the folder, which ends with this value.
+    is_for_zygote: bool,
+}
+
+impl SocketGroup {
+    /// Finds or creates the group of a node.
+    ///
+    /// # Errors
+    /// `Unsupported` without a unified hierarchy. Fails also when this process may not create a group in
+    /// it.
+    pub fn open(node: &str, cgroups: &NodeCgroups) -> io::Result<Self> {
+        if let Some(folder) = cgroups.unified_folder() {
+            return Ok(Self {
+                folder: folder.to_owned(),
+                is_for_zygote: false,
+            });
+        }
+        let folder = own_unified_group()?.join("nearpath").join(node);
+        // A killed process left it behind, or not.
+        fs::create_dir_all(&folder).map_err(|error| with_path(&folder, error))?;
+        Ok(Self {
+            folder,
+            is_for_zygote: true,
+        })
+    }
+
+    /// Folder of the group.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Folder of the group that the zygote has to enter; `None` where instances enter their own.
+    pub fn zygote_group(&self) -> Option<PathBuf> {
+        self.is_for_zygote.then(|| self.folder.clone())
+    }
+}
+
+impl Drop for SocketGroup {
+    fn drop(&mut self) {
+        if self.is_for_zygote {
+            // Fails while an instance is inside; the next process of that name uses it again.
+            let _ = fs::remove_dir(&self.folder);
+        }
+    }
+}

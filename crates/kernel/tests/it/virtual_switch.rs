@@ -1,0 +1,265 @@
+//! `bpf/vip.c` over real instances: each way to reach another instance passes along declared edges only,
+//! and each program is needed for that.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use nearpath_kernel::bpf::{AddressEdge, SwitchNetworks, VirtualSwitch};
+use nearpath_kernel::cgroup::{NodeCgroups, SocketGroup};
+use nearpath_kernel::sandbox::{DestinationRoute, LaunchedInstance, SandboxSpec};
+use nearpath_testkit::need_support;
+use nearpath_types::{Eip, VirtualAddress};
+
+use crate::fixture::{GATEWAY, Lab, kill};
+
+const CALLER: Ipv4Addr = Ipv4Addr::new(10, 60, 0, 2);
+const DECLARED: Ipv4Addr = Ipv4Addr::new(10, 60, 0, 3);
+const UNDECLARED: Ipv4Addr = Ipv4Addr::new(10, 60, 0, 4);
+
+/// Answers over TCP and UDP on port 7000 with what it gets.
+const SERVER: &str = "
+import socket, threading
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); udp.bind(('', 7000))
+def datagrams():
+    while True:
+        data, peer = udp.recvfrom(2000); udp.sendto(data, peer)
+threading.Thread(target=datagrams, daemon=True).start()
+tcp = socket.create_server(('', 7000), backlog=1000)
+print('ready', flush=True)
+while True:
+    one, _ = tcp.accept()
+    def echo(one=one):
+        while data := one.recv(65536): one.sendall(data)
+        one.close()
+    threading.Thread(target=echo, daemon=True).start()
+";
+
+/// Prints a line for each way to each address: the way, the address, and the peer or the error.
+const CLIENT: &str = "
+import errno, os, socket, struct, sys
+limit = struct.pack('ll', int(os.environ['LIMIT']), 0)
+def limited(s):
+    for option in socket.SO_RCVTIMEO, socket.SO_SNDTIMEO: s.setsockopt(socket.SOL_SOCKET, option, limit)
+    return s
+def tcp(address, family=socket.AF_INET, protocol=0):
+    s = limited(socket.socket(family, socket.SOCK_STREAM, protocol))
+    s.connect((address, 7000)); s.sendall(b'x'); s.recv(1)
+    return s.getpeername()[0]
+def fast_open(address):
+    s = limited(socket.socket())
+    s.sendto(b'x', 0x20000000, (address, 7000)); s.recv(1)
+    return s.getpeername()[0]
+def datagram(address, family=socket.AF_INET):
+    s = limited(socket.socket(family, socket.SOCK_DGRAM))
+    s.sendto(b'x', (address, 7000))
+    return s.recvfrom(10)[1][0]
+def connected(address, family=socket.AF_INET):
+    s = limited(socket.socket(family, socket.SOCK_DGRAM))
+    s.connect((address, 7000)); s.send(b'x'); s.recv(10)
+    return s.getpeername()[0]
+six = socket.AF_INET6
+ways = [
+    ('tcp', tcp), ('fast-open', fast_open), ('mptcp', lambda a: tcp(a, protocol=262)),
+    ('tcp-mapped', lambda a: tcp('::ffff:' + a, six)), ('udp', datagram), ('udp-connected', connected),
+    ('udp-mapped', lambda a: datagram('::ffff:' + a, six)),
+    ('udp-connected-mapped', lambda a: connected('::ffff:' + a, six)),
+]
+def attempt(name, way, address):
+    try: print(name, address, way(address))
+    except OSError as e: print(name, address, errno.errorcode[e.errno])
+for address in os.environ['ADDRESSES'].split():
+    if ':' in address:
+        attempt('tcp6', lambda a: tcp(a, six), address)
+        attempt('udp6-connected', lambda a: connected(a, six), address)
+    else:
+        for name, way in ways: attempt(name, way, address)
+";
+
+/// Outcome of each way to each address.
+type Outcomes = BTreeMap<(String, String), String>;
+
+/// A lab with a switch, whose instances belong to functions.
+struct SwitchLab {
+    // Instances before the group: it can be removed when it is empty.
+    lab: Lab,
+    switch: VirtualSwitch,
+    _group: SocketGroup,
+    cgroups: NodeCgroups,
+    is_complete: bool,
+}
+
+impl SwitchLab {
+    fn create(left_out: &[&str]) -> io::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let node = format!(
+            "switch-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
+        let cgroups = NodeCgroups::detect(&node);
+        let group = SocketGroup::open(&node, &cgroups)?;
+        let lab = Lab::in_cgroup(GATEWAY, group.zygote_group());
+        lab.hub.forward_packets()?;
+        let switch = VirtualSwitch::attach_without(group.folder(), left_out)?;
+        switch.set_networks(&networks())?;
+        Ok(Self {
+            lab,
+            switch,
+            _group: group,
+            cgroups,
+            is_complete: left_out.is_empty(),
+        })
+    }
+
+    /// Admits an instance of a function, which gets routes to all others.
+    fn admit(&self, mut spec: SandboxSpec, function: Ipv4Addr) -> SandboxSpec {
+        let network = spec.network.as_mut().unwrap();
+        network.destinations = [[10, 60, 0, 0], [10, 62, 0, 0]]
+            .map(|address| DestinationRoute {
+                address: address.into(),
+                prefix_len: 16,
+                hostname: None,
+            })
+            .into();
+        self.switch
+            .admit_instance(spec.uid, network.eip, function)
+            .unwrap();
+        spec
+    }
+
+    fn start_server(&self, function: Ipv4Addr) -> (LaunchedInstance, Eip) {
+        let spec = self.admit(self.lab.python(SERVER), function);
+        let (launched, line) = self.lab.start(&spec);
+        assert_eq!(line, "ready");
+        (launched, spec.network.unwrap().eip)
+    }
+
+    /// Runs the client of `CALLER`.
+    fn try_addresses(&self, addresses: &[String]) -> Outcomes {
+        let mut spec = self.lab.python(CLIENT);
+        spec.environment
+            .insert("ADDRESSES".into(), addresses.join(" "));
+        // Only without one of the programs does an attempt reach the limit.
+        let limit = if self.is_complete { "20" } else { "1" };
+        spec.environment.insert("LIMIT".into(), limit.into());
+        let ended = self.lab.run(&self.admit(spec, CALLER));
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let parts = ended
+            .out
+            .lines()
+            .map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        parts
+            .map(|line| ((line[0].clone(), line[1].clone()), line[2].clone()))
+            .collect()
+    }
+}
+
+impl Drop for SwitchLab {
+    fn drop(&mut self) {
+        self.cgroups.remove_node_folders();
+    }
+}
+
+fn networks() -> SwitchNetworks {
+    SwitchNetworks {
+        virtual_addresses: (virtual_address(CALLER), 16),
+        instances: (GATEWAY, 16),
+        gateway: GATEWAY,
+    }
+}
+
+fn virtual_address(v4: Ipv4Addr) -> VirtualAddress {
+    let prefix = u128::from_be_bytes([0xfd, 1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let v6 = (prefix | u128::from(v4.to_bits())).into();
+    VirtualAddress { v4, v6 }
+}
+
+/// Tries every way to a declared callee and to an undeclared one, by each of their addresses.
+fn run_matrix(left_out: &[&str]) -> io::Result<(Outcomes, [Eip; 2])> {
+    let lab = SwitchLab::create(left_out)?;
+    let servers = [lab.start_server(DECLARED), lab.start_server(UNDECLARED)];
+    let eips = [servers[0].1, servers[1].1];
+    for (function, eip) in [DECLARED, UNDECLARED].into_iter().zip(eips) {
+        lab.switch.set_backends(function, &[eip]).unwrap();
+    }
+    let edge = AddressEdge {
+        caller: CALLER,
+        callee: DECLARED,
+    };
+    lab.switch.add_edge(edge).unwrap();
+    let addresses = [DECLARED, UNDECLARED]
+        .into_iter()
+        .zip(eips)
+        .flat_map(|(function, eip)| {
+            let VirtualAddress { v4, v6 } = virtual_address(function);
+            [v4.to_string(), v6.to_string(), eip.to_string()]
+        });
+    let outcomes = lab.try_addresses(&addresses.collect::<Vec<_>>());
+    servers
+        .into_iter()
+        .for_each(|(server, _)| drop(kill(server)));
+    Ok((outcomes, eips))
+}
+
+/// Outcome that an attempt must have.
+fn expected(way: &str, address: &str, eips: [Eip; 2]) -> String {
+    let is_declared = [
+        DECLARED.to_string(),
+        virtual_address(DECLARED).v6.to_string(),
+        eips[0].to_string(),
+    ]
+    .contains(&address.to_owned());
+    match (way, is_declared) {
+        ("mptcp", _) => "EPROTONOSUPPORT".to_owned(),
+        (_, false) => "EPERM".to_owned(),
+        // Peers are those that the caller asked for.
+        (way, true) if way.ends_with("mapped") => format!("::ffff:{address}"),
+        (_, true) => address.to_owned(),
+    }
+}
+
+fn differences((outcomes, eips): (Outcomes, [Eip; 2])) -> Vec<String> {
+    assert_eq!(outcomes.len(), 4 * 8 + 2 * 2, "{outcomes:?}");
+    let wrong = outcomes
+        .iter()
+        .filter(|((way, address), outcome)| **outcome != expected(way, address, eips));
+    wrong
+        .map(|((way, address), outcome)| format!("{way} {address}: {outcome}"))
+        .collect()
+}
+
+#[test]
+fn declared_callees_alone_are_reached_in_every_way() {
+    let matrix = need_support!(run_matrix(&[]));
+    assert_eq!(differences(matrix), Vec::<String>::new());
+}
+
+#[test]
+fn every_program_is_needed() {
+    need_support!(SwitchLab::create(&[]));
+    let hooks = [
+        ("connect4", "tcp"),
+        ("connect6", "tcp-mapped"),
+        ("sendmsg4", "udp"),
+        ("recvmsg4", "udp"),
+        ("recvmsg6", "udp-mapped"),
+        ("getpeername4", "tcp"),
+        ("getpeername6", "tcp-mapped"),
+        ("sock_create", "mptcp"),
+    ];
+    // Side by side: they mostly wait for answers that do not come.
+    thread::scope(|scope| {
+        for (hook, way) in hooks {
+            scope.spawn(move || {
+                let wrong = differences(run_matrix(&[hook]).unwrap());
+                let is_seen = wrong
+                    .iter()
+                    .any(|line| line.starts_with(&format!("{way} ")));
+                assert!(is_seen, "without {hook}: {wrong:?}");
+            });
+        }
+    });
+}
