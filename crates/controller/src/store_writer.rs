@@ -18,7 +18,7 @@ use crate::fleet::Fleet;
 use crate::model::{
     CommandOutcome, CommandRefusal, ControllerCommand, ControllerModel, ModelChange, decide_command,
 };
-use crate::store::{ControllerStore, StoreError};
+use crate::store::{ControllerStore, StoreError, log_without_address};
 
 /// Commands written with one fsync. A bound on the delay of the first command's reply.
 const MAX_BATCH_COMMANDS: usize = 64;
@@ -134,6 +134,7 @@ struct DecidedBatch {
     next_model: ControllerModel,
     changes: Vec<ModelChange>,
     outcomes: Vec<Result<CommandOutcome, CommandRefusal>>,
+    without_address: Vec<FunctionId>,
 }
 
 impl StoreWriter {
@@ -150,6 +151,8 @@ impl StoreWriter {
             published,
             fleet,
         };
+        // The store may have failed to write already when it was opened.
+        writer.publish_store_state();
         writer.publish_and_apply(model);
         writer
     }
@@ -208,6 +211,8 @@ impl StoreWriter {
         match self.write_changes(&batch.changes) {
             Ok(()) => {
                 self.publish_if_changed(batch.next_model, &batch.changes);
+                // After the write: a batch that fails is decided again.
+                log_without_address(&batch.without_address);
                 for (request, outcome) in requests.into_iter().zip(batch.outcomes) {
                     // Fails when the caller has given up.
                     let _ = request.reply.send(outcome.map_err(ControllerError::from));
@@ -227,6 +232,7 @@ impl StoreWriter {
             next_model: ControllerModel::clone(&self.model),
             changes: Vec::new(),
             outcomes: Vec::new(),
+            without_address: Vec::new(),
         };
         for request in requests {
             if let ControllerCommand::Wake(id) = &request.command {
@@ -240,6 +246,7 @@ impl StoreWriter {
                         .cloned()
                         .for_each(|change| batch.next_model.apply_change(change));
                     batch.changes.extend(decision.changes);
+                    batch.without_address.extend(decision.without_address);
                     decision.outcome
                 });
             batch.outcomes.push(outcome);

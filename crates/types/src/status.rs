@@ -1,6 +1,7 @@
 //! Observed state: responses of the REST API, and reports of a node to the controller.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,9 @@ pub struct FunctionStatus {
     /// 0: unknown).
     #[serde(default)]
     pub revision: u64,
+    /// Virtual IPv4 address on the node that replies (nearpath's addition).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub virtual_address: Option<Ipv4Addr>,
     /// CPU and memory, when asked for with `usage=1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<UsageStatus>,

@@ -56,6 +56,8 @@ fn format_page(status: &FunctionStatus, url: &str, style: TextStyle) -> String {
         status.last_failure.as_deref().unwrap_or_default(),
     );
     page.add_line("URL", url);
+    let address = status.virtual_address.map(|address| address.to_string());
+    page.add_line("Address", &address.unwrap_or_default());
     page.add_line("Image", &spec.image);
     page.add_line("Command", &spec.env_process);
     page.add_line("Created", &status.created_at);

@@ -85,6 +85,7 @@ async fn describe_shows_instances_and_failures() {
     for wanted in [
         "Name:        web",
         "State:       failing 1/2: exit 1",
+        "Address:     10.60.0.7",
         "Calls:       cart",
         "memory 128Mi",
         "14.5 ms (handler 10.0, spawn 1.2)",
@@ -98,6 +99,7 @@ async fn describe_shows_instances_and_failures() {
         .json();
     assert_eq!(json["instances"][0]["startMs"]["spawn"], 1.25);
     assert_eq!(json["notReadyReason"], "exit 1");
+    assert_eq!(json["virtualAddress"], "10.60.0.7");
     let none = FakeGateway::start(|_, _| (404, "".into())).await;
     assert!(
         none.run(&["describe", "web"])

@@ -140,7 +140,7 @@ pub(crate) fn function_status(name: &str, wanted: u64, ready: u64, failure: Opti
     let mut value = json!({
         "name": name, "namespace": "openfaas-fn", "image": "file:///srv/x", "envProcess": "cat",
         "invocationCount": 7.0, "replicas": wanted, "availableReplicas": ready, "createdAt": "2026-01-31T08:09:10Z",
-        "revision": 3, "annotations": {"nearpath.io/calls": "cart"}, "limits": {"memory": "128Mi"},
+        "revision": 3, "virtualAddress": "10.60.0.7", "annotations": {"nearpath.io/calls": "cart"}, "limits": {"memory": "128Mi"},
     });
     let instance = |n| json!({"id": format!("i{n}"), "state": "ready", "addr": "10.62.0.2:8080", "revision": 3, "pid": 42, "startMs": {"spawn": 1.25, "handler": 10.0}, "readyMs": 14.5});
     value["instances"] = (0..ready).map(instance).collect();

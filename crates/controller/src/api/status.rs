@@ -3,7 +3,7 @@
 use nearpath_types::status::{InstanceStatus, SpecFields, UsageStatus, rfc3339};
 use nearpath_types::{FunctionStatus, InstanceState, ObservedFunction, ObservedInstance};
 
-use crate::model::DeployedFunction;
+use crate::model::{AddressNumber, DeployedFunction};
 
 /// Label that holds a function's own name.
 const FUNCTION_LABEL: &str = "faas_function";
@@ -27,6 +27,7 @@ pub(crate) fn function_status(
         available_replicas: observed.map_or(0, ObservedFunction::available_count),
         created_at: rfc3339::format_time(function.created_at),
         revision: function.revision.0,
+        virtual_address: function.address.map(AddressNumber::ipv4),
         usage: None,
         not_ready_reason: observed.and_then(|observed| observed.start_failure.clone()),
         last_failure: observed.and_then(|observed| observed.last_failure.clone()),

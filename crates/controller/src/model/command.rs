@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use nearpath_types::{FunctionId, FunctionSpec, Namespace, NodeName, Revision};
 
-use super::{DeclaredState, DeployedFunction, NamespaceEntry, SecretId, SecretValue};
+use super::{
+    AddressNumber, AddressPrefix, DeclaredState, DeployedFunction, NamespaceEntry, SecretId,
+    SecretValue,
+};
 
 /// A command. Its fields are syntactically valid; [`super::decide_command`] checks them against the
 /// model.
@@ -58,6 +61,10 @@ pub enum ModelChange {
     DropNode(NodeName),
     /// Revisions up to this one are used.
     Revision(Revision),
+    /// This number of a virtual address was allocated last.
+    LastAddress(AddressNumber),
+    /// The prefix of virtual addresses was set.
+    AddressPrefix(AddressPrefix),
 }
 
 impl ModelChange {
@@ -93,14 +100,23 @@ pub struct CommandDecision {
     pub outcome: CommandOutcome,
     /// Changes to write together or not at all.
     pub changes: Vec<ModelChange>,
+    /// Functions that were deployed without a virtual address, because none was free. The log names
+    /// them once the changes are on disk.
+    pub without_address: Vec<FunctionId>,
 }
 
 impl CommandDecision {
     /// Returns the decision that nothing has to change.
     pub(super) fn unchanged() -> Self {
+        Self::new(CommandOutcome::Unchanged, Vec::new())
+    }
+
+    /// Returns a decision that concerns no address.
+    pub(super) fn new(outcome: CommandOutcome, changes: Vec<ModelChange>) -> Self {
         Self {
-            outcome: CommandOutcome::Unchanged,
-            changes: Vec::new(),
+            outcome,
+            changes,
+            without_address: Vec::new(),
         }
     }
 }

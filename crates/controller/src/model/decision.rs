@@ -8,8 +8,8 @@ use nearpath_types::{FunctionId, FunctionSpec, Namespace, Revision};
 use super::difference::apply_declared;
 use super::validation::{normalize_spec, validate_spec};
 use super::{
-    CommandDecision, CommandOutcome, CommandRefusal, ControllerCommand, ControllerModel,
-    DeployedFunction, ModelChange, NamespaceEntry, SecretId, SecretValue,
+    AddressNumber, CommandDecision, CommandOutcome, CommandRefusal, ControllerCommand,
+    ControllerModel, DeployedFunction, ModelChange, NamespaceEntry, SecretId, SecretValue,
 };
 
 type DecisionResult = Result<CommandDecision, CommandRefusal>;
@@ -69,20 +69,40 @@ fn deploy_function(
     // An update keeps the creation time and the replicas: scaling and deploying are separate
     // operations.
     let created_at = old.map_or(now, |old| old.created_at);
+    let (address, allocation) = choose_address(model, old);
+    let id = spec.id();
     let function = DeployedFunction {
         spec: Arc::new(spec),
         revision,
         replicas,
         created_at,
         folder: None,
+        address,
     };
+    let mut changes = vec![
+        ModelChange::Revision(revision),
+        ModelChange::PutFunction(function),
+    ];
+    changes.extend(allocation);
     Ok(CommandDecision {
         outcome,
-        changes: vec![
-            ModelChange::Revision(revision),
-            ModelChange::PutFunction(function),
-        ],
+        changes,
+        without_address: address.is_none().then_some(id).into_iter().collect(),
     })
+}
+
+/// Returns the address of the function's predecessor, or the next free one and its change.
+fn choose_address(
+    model: &ControllerModel,
+    old: Option<&DeployedFunction>,
+) -> (Option<AddressNumber>, Option<ModelChange>) {
+    match old.and_then(|old| old.address) {
+        Some(kept) => (Some(kept), None),
+        None => {
+            let number = model.addresses.next_free();
+            (number, number.map(ModelChange::LastAddress))
+        }
+    }
 }
 
 fn scale_function(model: &ControllerModel, id: &FunctionId, replicas: u64) -> DecisionResult {
@@ -150,10 +170,7 @@ fn update_secret(model: &ControllerModel, id: &SecretId, value: &SecretValue) ->
         }));
     }
     changes.push(ModelChange::Revision(revision));
-    Ok(CommandDecision {
-        outcome: CommandOutcome::Updated,
-        changes,
-    })
+    Ok(CommandDecision::new(CommandOutcome::Updated, changes))
 }
 
 fn remove_secret(model: &ControllerModel, id: &SecretId) -> DecisionResult {
@@ -244,10 +261,7 @@ fn find_function<'a>(
 }
 
 fn decision_with(outcome: CommandOutcome, change: ModelChange) -> CommandDecision {
-    CommandDecision {
-        outcome,
-        changes: vec![change],
-    }
+    CommandDecision::new(outcome, vec![change])
 }
 
 fn removal_decision(change: ModelChange) -> CommandDecision {

@@ -10,9 +10,9 @@ use nearpath_types::{
 
 use super::validation::{check_fields, check_secrets, normalize_shared};
 use super::{
-    CommandDecision, CommandOutcome, CommandRefusal, ControllerModel, DeclaredFunction,
-    DeclaredState, DeployedFunction, FolderDigest, ModelChange, NamespaceEntry, SecretId,
-    SecretValue,
+    AddressNumber, CommandDecision, CommandOutcome, CommandRefusal, ControllerModel,
+    DeclaredFunction, DeclaredState, DeployedFunction, FolderDigest, ModelChange, NamespaceEntry,
+    SecretId, SecretValue,
 };
 
 /// Decides a declared state as a difference to the model. An unchanged function keeps revision and
@@ -25,6 +25,7 @@ pub(super) fn apply_declared(
     let mut difference = Difference {
         next: model.clone(),
         changes: Vec::new(),
+        without_address: Vec::new(),
     };
     difference.replace_nodes(&state.nodes);
     difference.add_namespaces(state);
@@ -36,13 +37,14 @@ pub(super) fn apply_declared(
             .map_err(|refusal| CommandRefusal::DeclaredFunction(id.clone(), Box::new(refusal)))?;
     }
     difference.remove_others(state);
-    Ok(difference.into_decision(model.revision))
+    Ok(difference.into_decision(model))
 }
 
 /// Changes so far, and the model that they lead to.
 struct Difference {
     next: ControllerModel,
     changes: Vec<ModelChange>,
+    without_address: Vec<FunctionId>,
 }
 
 impl Difference {
@@ -51,22 +53,35 @@ impl Difference {
         self.changes.push(change);
     }
 
-    fn into_decision(mut self, before: Revision) -> CommandDecision {
-        if self.next.revision != before {
+    fn into_decision(mut self, before: &ControllerModel) -> CommandDecision {
+        if self.next.revision != before.revision {
             self.changes.push(ModelChange::Revision(self.next.revision));
         }
-        match self.changes.is_empty() {
-            true => CommandDecision::unchanged(),
-            false => CommandDecision {
-                outcome: CommandOutcome::Updated,
-                changes: self.changes,
+        let last = self.next.addresses.last();
+        if last != before.addresses.last() {
+            self.changes.extend(last.map(ModelChange::LastAddress));
+        }
+        CommandDecision {
+            outcome: match self.changes.is_empty() {
+                true => CommandOutcome::Unchanged,
+                false => CommandOutcome::Updated,
             },
+            changes: self.changes,
+            without_address: self.without_address,
         }
     }
 
     fn next_revision(&mut self) -> Revision {
         self.next.revision.0 += 1;
         self.next.revision
+    }
+
+    fn allocate_address(&mut self, spec: &FunctionSpec) -> Option<AddressNumber> {
+        let address = self.next.addresses.allocate();
+        if address.is_none() {
+            self.without_address.push(spec.id());
+        }
+        address
     }
 
     fn replace_nodes(&mut self, nodes: &NodeAddresses) {
@@ -133,6 +148,7 @@ impl Difference {
             revision: self.next_revision(),
             replicas: new.policy.scale_min,
             created_at: now,
+            address: self.allocate_address(&new.spec),
             folder: new.folder,
             spec: new.spec,
         };
@@ -156,6 +172,7 @@ impl Difference {
                 (false, _) => new.policy.scale_min,
             },
             created_at: old.created_at,
+            address: old.address.or_else(|| self.allocate_address(&new.spec)),
             folder: new.folder,
             spec: new.spec,
         };

@@ -4,12 +4,17 @@
 //! The store writes the same [`ModelChange`] that it reads back at the start and that updates the
 //! model in memory. So the two cannot differ.
 
+mod address_pool;
+#[cfg(test)]
+mod address_tests;
 mod command;
 mod decision;
 mod declared;
 #[cfg(test)]
 mod declared_tests;
+mod desired_entries;
 mod difference;
+mod missing_addresses;
 mod refusal;
 mod secret_name;
 #[cfg(test)]
@@ -24,14 +29,17 @@ use std::time::SystemTime;
 use imbl::OrdMap;
 use nearpath_types::status::rfc3339;
 use nearpath_types::{
-    DesiredFunction, DesiredState, FunctionId, FunctionPolicy, FunctionSpec, Namespace,
-    NodeAddresses, NodeName, Revision,
+    DesiredState, FunctionId, FunctionPolicy, FunctionSpec, Namespace, NodeAddresses, NodeName,
+    Revision,
 };
 use serde::{Deserialize, Serialize};
 
+use address_pool::AddressPool;
+pub use address_pool::{AddressNumber, AddressPrefix};
 pub use command::{CommandDecision, CommandOutcome, ControllerCommand, ModelChange};
 pub use decision::decide_command;
 pub use declared::{DeclaredFunction, DeclaredState, FolderDigest};
+pub(crate) use missing_addresses::complete_addresses;
 pub use refusal::CommandRefusal;
 pub use secret_name::{InvalidSecretName, SecretId, SecretName};
 
@@ -51,6 +59,9 @@ pub struct DeployedFunction {
     /// Content of its folder, when a source declares it; `None` for a deployment through the API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<FolderDigest>,
+    /// Virtual address, kept until the function is removed; `None` when none was free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<AddressNumber>,
 }
 
 impl DeployedFunction {
@@ -98,6 +109,10 @@ pub struct ControllerModel {
     pub nodes: OrdMap<NodeName, String>,
     /// Last revision given to a function.
     pub revision: Revision,
+    /// IPv6 prefix of all virtual addresses; `None` before the store has one.
+    pub address_prefix: Option<AddressPrefix>,
+    /// Follows from the functions, except for the last allocated number.
+    addresses: AddressPool,
     /// Follows from functions and secrets; every change renews the entries that it concerns.
     desired: DesiredState,
 }
@@ -107,12 +122,16 @@ impl ControllerModel {
     pub fn apply_change(&mut self, change: ModelChange) {
         match change {
             ModelChange::PutFunction(function) => {
-                let id = function.spec.id();
-                self.functions.insert(id.clone(), function);
+                let (id, address) = (function.spec.id(), function.address);
+                let old = self.functions.insert(id.clone(), function);
+                let old_address = old.and_then(|old| old.address);
+                self.addresses.replace(old_address, address);
                 self.renew_desired(&id);
             }
             ModelChange::DropFunction(id) => {
-                self.functions.remove(&id);
+                let old = self.functions.remove(&id);
+                self.addresses
+                    .replace(old.and_then(|old| old.address), None);
                 self.renew_desired(&id);
             }
             ModelChange::PutSecret(id, value) => {
@@ -135,29 +154,12 @@ impl ControllerModel {
             }
             // The maximum: the counter never decreases, in whatever order changes are applied.
             ModelChange::Revision(revision) => self.revision = self.revision.max(revision),
-        }
-    }
-
-    fn renew_desired(&mut self, id: &FunctionId) {
-        match self.functions.get(id) {
-            Some(function) => {
-                let desired = self.desired_function(function);
-                self.desired.functions.insert(id.clone(), desired);
+            ModelChange::LastAddress(number) => self.addresses.set_last(number),
+            ModelChange::AddressPrefix(prefix) => {
+                self.address_prefix = Some(prefix);
+                self.renew_all();
             }
-            None => drop(self.desired.functions.remove(id)),
         }
-    }
-
-    fn renew_nodes(&mut self) {
-        self.desired.nodes = self.nodes.keys().cloned().collect();
-    }
-
-    fn renew_users(&mut self, secret: &SecretId) {
-        let users: Vec<_> = self
-            .functions_using(secret)
-            .map(|function| function.spec.id())
-            .collect();
-        users.iter().for_each(|id| self.renew_desired(id));
     }
 
     /// True when the namespace exists.
@@ -220,36 +222,5 @@ impl ControllerModel {
                     .iter()
                     .any(|name| name == secret.name.as_str())
             })
-    }
-
-    /// Desired state of all functions, for the node. Shares all entries with the model.
-    pub fn desired_state(&self) -> DesiredState {
-        self.desired.clone()
-    }
-
-    fn desired_function(&self, function: &DeployedFunction) -> DesiredFunction {
-        // A deploy refuses missing secrets; a spec that an older version accepted may still name
-        // one.
-        let secret_content = |name: String| {
-            let id = SecretId {
-                namespace: function.spec.namespace.clone(),
-                name: name.parse().ok()?,
-            };
-            self.secrets
-                .get(&id)
-                .map(|secret| (name, secret.0.to_vec()))
-        };
-        DesiredFunction {
-            spec: function.spec.clone(),
-            revision: function.revision,
-            replicas: function.replicas,
-            secrets: function
-                .spec
-                .needed_secrets()
-                .into_iter()
-                .filter_map(secret_content)
-                .collect(),
-            address: None,
-        }
     }
 }

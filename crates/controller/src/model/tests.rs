@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-pub(super) fn test_spec(name: &str) -> FunctionSpec {
+pub(crate) fn test_spec(name: &str) -> FunctionSpec {
     let mut spec = FunctionSpec::named(name.parse().unwrap());
     spec.image = "file:///srv/echo".into();
     spec
@@ -315,23 +315,29 @@ fn any_change() -> impl Strategy<Value = ModelChange> {
     let names = || prop::sample::select(vec!["a.dev", "b.dev", "a.ops"]);
     let names = move || names().prop_map(|id| id.parse::<FunctionId>().unwrap());
     let keys = prop::sample::subsequence(vec!["k", "l"], 0..=2);
-    let function = (names(), keys, 0u64..4, 0u32..3).prop_map(|(id, keys, revision, replicas)| {
-        let mut spec = test_spec(id.name.as_str());
-        spec.namespace = id.namespace;
-        spec.secrets = keys.into_iter().map(str::to_owned).collect();
-        DeployedFunction {
-            spec: spec.into(),
-            revision: Revision(revision),
-            replicas,
-            created_at: at_seconds(1),
-            folder: None,
-        }
-    });
+    let address = (2u16..5).prop_map(|number| AddressNumber::try_from(number).unwrap());
+    let address = prop::option::of(address);
+    let function = (names(), keys, 0u64..4, 0u32..3, address).prop_map(
+        |(id, keys, revision, replicas, address)| {
+            let mut spec = test_spec(id.name.as_str());
+            spec.namespace = id.namespace;
+            spec.secrets = keys.into_iter().map(str::to_owned).collect();
+            DeployedFunction {
+                spec: spec.into(),
+                revision: Revision(revision),
+                replicas,
+                created_at: at_seconds(1),
+                folder: None,
+                address,
+            }
+        },
+    );
     prop_oneof![
         4 => function.prop_map(ModelChange::PutFunction),
         1 => names().prop_map(ModelChange::DropFunction),
         3 => (secret(), "[xy]").prop_map(|(id, text)| ModelChange::PutSecret(id, secret_value(&text))),
         1 => secret().prop_map(ModelChange::DropSecret),
+        1 => any::<[u8; 5]>().prop_map(|bits| ModelChange::AddressPrefix(AddressPrefix::from_random(bits))),
     ]
 }
 
@@ -361,6 +367,16 @@ pub(super) fn assert_sound(model: &ControllerModel) {
             .keys()
             .all(|id| model.has_namespace(&id.namespace))
     );
+    let mut addresses = AddressPool::default();
+    for function in model.functions.values() {
+        addresses.replace(None, function.address);
+    }
+    model
+        .addresses
+        .last()
+        .into_iter()
+        .for_each(|last| addresses.set_last(last));
+    assert_eq!(model.addresses, addresses, "free and used addresses differ");
     assert_eq!(model.desired_state(), rebuilt_desired(model));
     for wanted in model.desired_state().functions.values() {
         assert_eq!(

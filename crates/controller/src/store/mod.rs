@@ -19,9 +19,11 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use nearpath_types::FunctionId;
+use ring::rand::{SecureRandom, SystemRandom};
 use rusqlite::Connection;
 
-use crate::model::{ControllerModel, ModelChange};
+use crate::model::{AddressPrefix, ControllerModel, ModelChange, complete_addresses};
 
 use disk_reserve::DiskReserve;
 use error::is_disk_full;
@@ -56,6 +58,24 @@ pub(crate) fn read_database(path: &Path) -> Result<ControllerModel, StoreOpenErr
     rows::load_model(&db, path)
 }
 
+/// Logs functions that were deployed without a virtual address, in one line.
+pub(crate) fn log_without_address(functions: &[FunctionId]) {
+    if let Some(first) = functions.first() {
+        let count = functions.len();
+        tracing::warn!(%first, count, "controller: no virtual address is free, functions are called over HTTP only");
+    }
+}
+
+/// Random bits of a prefix for virtual addresses, from the kernel.
+fn random_prefix() -> AddressPrefix {
+    let mut bytes = [0; 5];
+    // getrandom(2) returns up to 256 bytes whole, and waits only before the machine has entropy.
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .expect("the kernel has random bytes");
+    AddressPrefix::from_random(bytes)
+}
+
 impl ControllerStore {
     /// Opens the database in `data_dir`, creating it if necessary, and reads the model.
     ///
@@ -64,17 +84,32 @@ impl ControllerStore {
     pub(crate) fn open(data_dir: DataDir) -> Result<(Self, ControllerModel), StoreOpenError> {
         let path = data_dir.path().join(DATABASE_FILE);
         let db = schema::open_database(&path)?;
-        let model = rows::load_model(&db, &path)?;
-        Ok((
-            Self {
-                db,
-                path,
-                broken_reason: None,
-                reserve: DiskReserve::fill(data_dir.path()),
-                _data_dir: data_dir,
-            },
-            model,
-        ))
+        let mut model = rows::load_model(&db, &path)?;
+        let mut store = Self {
+            db,
+            path,
+            broken_reason: None,
+            reserve: DiskReserve::fill(data_dir.path()),
+            _data_dir: data_dir,
+        };
+        store.write_missing_addresses(&mut model);
+        Ok((store, model))
+    }
+
+    /// Gives a new store its prefix, and functions of an older version their addresses.
+    fn write_missing_addresses(&mut self, model: &mut ControllerModel) {
+        let decision = complete_addresses(model, random_prefix());
+        if !decision.changes.is_empty()
+            && let Err(error) = self.commit_changes(&decision.changes)
+        {
+            // Not fatal: calls over HTTP need no address, and a full disk is emptied through the API.
+            tracing::warn!(%error, "store: virtual addresses not written, the next start tries again");
+            return;
+        }
+        for change in decision.changes {
+            model.apply_change(change);
+        }
+        log_without_address(&decision.without_address);
     }
 
     /// Writes changes, all or none. They are on disk when this returns `Ok`. After an error other

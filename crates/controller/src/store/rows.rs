@@ -2,14 +2,27 @@
 
 use std::path::Path;
 
-use nearpath_types::Revision;
 use rusqlite::Connection;
 
 use super::error::StoreOpenError;
 use crate::model::{ControllerModel, ModelChange, SecretValue};
 
-// The order does not matter: rows of different tables do not refer to each other.
-const TABLES: [&str; 5] = ["counter", "namespace", "secret", "function", "node"];
+// The order does not matter to the result. With the prefix of addresses first, entries of functions
+// are made only once.
+const TABLES: [&str; 6] = [
+    "network",
+    "counter",
+    "namespace",
+    "secret",
+    "function",
+    "node",
+];
+
+/// Keys of rows in table `counter`.
+const REVISION_KEY: &str = "revision";
+const LAST_ADDRESS_KEY: &str = "last_address";
+/// Key of the row in table `network`.
+const PREFIX_KEY: &str = "ipv6_prefix";
 
 /// Writes one change.
 pub(super) fn write_change(db: &Connection, change: &ModelChange) -> rusqlite::Result<()> {
@@ -31,7 +44,11 @@ pub(super) fn write_change(db: &Connection, change: &ModelChange) -> rusqlite::R
             put_row(db, "node", name.as_str(), address.as_bytes())
         }
         ModelChange::DropNode(name) => delete_row(db, "node", name.as_str()),
-        ModelChange::Revision(revision) => put_row(db, "counter", "revision", &to_json(revision)),
+        ModelChange::Revision(revision) => put_row(db, "counter", REVISION_KEY, &to_json(revision)),
+        ModelChange::LastAddress(number) => {
+            put_row(db, "counter", LAST_ADDRESS_KEY, &to_json(number))
+        }
+        ModelChange::AddressPrefix(prefix) => put_row(db, "network", PREFIX_KEY, &to_json(prefix)),
     }
 }
 
@@ -81,7 +98,10 @@ fn change_from_row(table: &str, key: &str, body: &[u8]) -> Result<ModelChange, S
             key.parse().map_err(|e| format!("{e}"))?,
             String::from_utf8(body.to_vec()).map_err(|e| e.to_string())?,
         )),
-        _ => from_json::<Revision>(body).map(ModelChange::Revision),
+        "network" if key == PREFIX_KEY => from_json(body).map(ModelChange::AddressPrefix),
+        "counter" if key == LAST_ADDRESS_KEY => from_json(body).map(ModelChange::LastAddress),
+        "counter" if key == REVISION_KEY => from_json(body).map(ModelChange::Revision),
+        _ => Err("its key is unknown".to_owned()),
     }
 }
 

@@ -21,6 +21,9 @@ const MIGRATIONS: &[&str] = &["
 ",
 "
     CREATE TABLE node      (key TEXT PRIMARY KEY, body BLOB NOT NULL, sum INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+",
+"
+    CREATE TABLE network   (key TEXT PRIMARY KEY, body BLOB NOT NULL, sum INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 "];
 
 /// Opens, checks and, where necessary, migrates the database.

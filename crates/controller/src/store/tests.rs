@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::tests::any_command;
-use crate::model::{ControllerCommand, decide_command};
+use crate::model::tests::{any_command, test_spec};
+use crate::model::{ControllerCommand, DeployedFunction, decide_command};
 
 /// Runs commands against model and store, with a few per commit, and reads the store back.
 fn write_and_reload(commands: Vec<Vec<ControllerCommand>>) -> (ControllerModel, ControllerModel) {
@@ -41,6 +41,96 @@ proptest! {
         let (model, read) = write_and_reload(commands);
         prop_assert_eq!(model, read);
     }
+}
+
+fn open_in(folder: &Path) -> (ControllerStore, ControllerModel) {
+    ControllerStore::open(DataDir::claim(folder).unwrap()).unwrap()
+}
+
+fn run(store: &mut ControllerStore, model: &mut ControllerModel, command: ControllerCommand) {
+    let now = std::time::SystemTime::UNIX_EPOCH;
+    let changes = decide_command(model, &command, now).unwrap().changes;
+    store.commit_changes(&changes).unwrap();
+    changes
+        .into_iter()
+        .for_each(|change| model.apply_change(change));
+}
+
+fn address_of(model: &ControllerModel, name: &str) -> String {
+    let function = &model.functions[&name.parse::<FunctionId>().unwrap()];
+    function.address.unwrap().ipv4().to_string()
+}
+
+#[test]
+fn a_released_address_is_not_reused_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut store, mut model) = open_in(folder.path());
+    let deploy = |name| ControllerCommand::Deploy(test_spec(name));
+    run(&mut store, &mut model, deploy("a"));
+    run(&mut store, &mut model, deploy("b"));
+    let remove = ControllerCommand::Remove("b".parse().unwrap());
+    run(&mut store, &mut model, remove);
+    drop(store);
+    let (mut store, mut model) = open_in(folder.path());
+    assert_eq!(address_of(&model, "a"), "10.60.0.2");
+    run(&mut store, &mut model, deploy("b"));
+    assert_eq!(address_of(&model, "b"), "10.60.0.4");
+}
+
+#[test]
+fn each_data_directory_has_a_prefix_of_its_own() {
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let prefix = |folder: &tempfile::TempDir| open_in(folder.path()).1.address_prefix.unwrap();
+    let [first, second] = [&folders[0], &folders[1]].map(prefix);
+    assert_ne!(first, second);
+    assert_eq!(prefix(&folders[0]), first, "a restart keeps it");
+}
+
+/// Makes the database one of an older version, with two functions.
+fn write_older_database(folder: &Path) {
+    let (mut store, mut model) = open_in(folder);
+    for name in ["b", "a"] {
+        run(
+            &mut store,
+            &mut model,
+            ControllerCommand::Deploy(test_spec(name)),
+        );
+    }
+    let without_address = |function: &DeployedFunction| {
+        ModelChange::PutFunction(DeployedFunction {
+            address: None,
+            ..function.clone()
+        })
+    };
+    let changes: Vec<_> = model.functions.values().map(without_address).collect();
+    store.commit_changes(&changes).unwrap();
+    store
+        .db
+        .execute_batch(
+            "DROP TABLE network; DELETE FROM counter WHERE key <> 'revision'; PRAGMA user_version = 2",
+        )
+        .unwrap();
+}
+
+#[test]
+fn functions_of_an_older_database_get_lasting_addresses() {
+    let folder = tempfile::tempdir().unwrap();
+    write_older_database(folder.path());
+    let (store, model) = open_in(folder.path());
+    assert_eq!(address_of(&model, "a"), "10.60.0.2");
+    assert_eq!(address_of(&model, "b"), "10.60.0.3");
+    assert!(model.address_prefix.is_some());
+    drop(store);
+    let (mut store, mut read) = open_in(folder.path());
+    assert_eq!(read, model);
+    let remove = ControllerCommand::Remove("b".parse().unwrap());
+    run(&mut store, &mut read, remove);
+    run(
+        &mut store,
+        &mut read,
+        ControllerCommand::Deploy(test_spec("c")),
+    );
+    assert_eq!(address_of(&read, "c"), "10.60.0.4");
 }
 
 #[test]

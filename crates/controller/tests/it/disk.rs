@@ -375,4 +375,25 @@ async fn on_a_failing_disk() {
     let fixture = ControllerFixture::open_on(&data).await; // the restart that the error asks for
     assert!(fixture.fleet.desired_function("sleeper").is_some());
     fixture.deploy_function("found").await;
+
+    drop(fixture);
+    forget_prefix(&data);
+    fs::write(&broken, "").unwrap();
+    let fixture = ControllerFixture::open_on(&data).await; // calls need no virtual addresses
+    let found = fixture.fleet.desired_function("found").unwrap();
+    assert_eq!(found.address, None);
+    assert!(fixture.controller.read_only_reason().is_some());
+    fs::remove_file(&broken).unwrap();
+
+    drop(fixture);
+    let fixture = ControllerFixture::open_on(&data).await;
+    let found = fixture.fleet.desired_function("found").unwrap();
+    assert!(found.address.is_some());
+}
+
+/// Removes the prefix of virtual addresses, so that the next start has to write one.
+fn forget_prefix(data: &Path) {
+    let db = rusqlite::Connection::open(data.join(DATABASE_FILE)).unwrap();
+    let removed = db.execute("DELETE FROM network", []).unwrap();
+    assert_eq!(removed, 1);
 }

@@ -262,7 +262,7 @@ async fn the_json_of_a_function_is_the_documented_one() {
         "name": "echo", "image": "file:///srv/echo", "namespace": "openfaas-fn", "envProcess": "cat", "envVars": {"A": "b"},
         "constraints": ["x=y"], "secrets": ["key"], "labels": {"com.openfaas.scale.min": "2", "faas_function": "echo"}, "annotations": {"topic": "t"},
         "limits": {"memory": "128Mi", "cpu": "500m"}, "requests": {"memory": "64Mi"}, "readOnlyRootFilesystem": true,
-        "invocationCount": 7.0, "replicas": 2, "availableReplicas": 1, "createdAt": null, "revision": 1, "notReadyReason": "slow", "lastFailure": "i7: slow",
+        "invocationCount": 7.0, "replicas": 2, "availableReplicas": 1, "createdAt": null, "revision": 1, "virtualAddress": "10.60.0.2", "notReadyReason": "slow", "lastFailure": "i7: slow",
     });
     let mut wanted = shared.clone();
     wanted["usage"] = json!({"cpu": 12.5, "totalMemoryBytes": 4096.0});

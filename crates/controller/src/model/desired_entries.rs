@@ -1,0 +1,69 @@
+//! Entries of the desired state. They follow from the model, and changes renew those that they
+//! concern.
+
+use nearpath_types::{DesiredFunction, DesiredState, FunctionId};
+
+use super::{ControllerModel, DeployedFunction, SecretId};
+
+impl ControllerModel {
+    /// Desired state of all functions, for the node. Shares all entries with the model.
+    pub fn desired_state(&self) -> DesiredState {
+        self.desired.clone()
+    }
+
+    pub(super) fn renew_desired(&mut self, id: &FunctionId) {
+        match self.functions.get(id) {
+            Some(function) => {
+                let desired = self.desired_function(function);
+                self.desired.functions.insert(id.clone(), desired);
+            }
+            None => drop(self.desired.functions.remove(id)),
+        }
+    }
+
+    pub(super) fn renew_all(&mut self) {
+        let ids: Vec<_> = self.functions.keys().cloned().collect();
+        ids.iter().for_each(|id| self.renew_desired(id));
+    }
+
+    pub(super) fn renew_nodes(&mut self) {
+        self.desired.nodes = self.nodes.keys().cloned().collect();
+    }
+
+    pub(super) fn renew_users(&mut self, secret: &SecretId) {
+        let users: Vec<_> = self
+            .functions_using(secret)
+            .map(|function| function.spec.id())
+            .collect();
+        users.iter().for_each(|id| self.renew_desired(id));
+    }
+
+    pub(super) fn desired_function(&self, function: &DeployedFunction) -> DesiredFunction {
+        // A deploy refuses missing secrets; a spec that an older version accepted may still name
+        // one.
+        let secret_content = |name: String| {
+            let id = SecretId {
+                namespace: function.spec.namespace.clone(),
+                name: name.parse().ok()?,
+            };
+            self.secrets
+                .get(&id)
+                .map(|secret| (name, secret.0.to_vec()))
+        };
+        let prefix = self.address_prefix;
+        DesiredFunction {
+            spec: function.spec.clone(),
+            revision: function.revision,
+            replicas: function.replicas,
+            secrets: function
+                .spec
+                .needed_secrets()
+                .into_iter()
+                .filter_map(secret_content)
+                .collect(),
+            address: function
+                .address
+                .and_then(|number| Some(prefix?.address(number))),
+        }
+    }
+}
