@@ -38,8 +38,6 @@ pub struct DesiredFunction {
     pub replicas: u32,
     /// Contents of the secrets that the spec needs: [`FunctionSpec::needed_secrets`].
     pub secrets: BTreeMap<String, Vec<u8>>,
-    /// Address for calls with any protocol; `None`: it is called over HTTP only.
-    pub address: Option<VirtualAddress>,
 }
 
 /// Secrets never reach a log.
@@ -54,6 +52,9 @@ impl fmt::Debug for DesiredFunction {
 pub struct DesiredState {
     /// Entry per function.
     pub functions: FunctionMap<DesiredFunction>,
+    /// Addresses for calls with any protocol: of these functions, and of those that they declare as
+    /// callees, deployed or not. A function without one is called over HTTP only.
+    pub addresses: FunctionMap<VirtualAddress>,
     /// All nodes of the application; empty: this one has no others.
     pub nodes: Arc<[NodeName]>,
 }

@@ -1,4 +1,4 @@
-//! Virtual addresses of functions: the same for all instances of a function, on every node.
+//! Virtual addresses of functions: one for all instances of a function, and each node's own.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -9,7 +9,11 @@ use serde::{Deserialize, Serialize};
 /// TCP or UDP protocol.
 ///
 /// No device has this address. The kernel translates it when a socket connects or sends, and back
-/// when the socket is asked for its peer. Drawn once, and kept until the function is removed.
+/// when the socket is asked for its peer.
+///
+/// It belongs to the name, from the first deployment or declaration as a callee, until the name is
+/// neither deployed nor declared. Each data directory has addresses of its own, so a function has
+/// another one on each node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct VirtualAddress {
     /// For sockets of either family. Unique, so it also stands for the function in kernel maps.

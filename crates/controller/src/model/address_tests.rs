@@ -177,10 +177,9 @@ fn an_ipv6_address_has_the_prefix_and_ends_with_the_ipv4_address() {
     let desired = |model: &ControllerModel| {
         let desired = model.desired_state();
         desired
-            .functions
+            .addresses
             .get(&"a".parse().unwrap())
-            .unwrap()
-            .address
+            .map(|one| **one)
     };
     assert_eq!(desired(&model), None);
     model.apply_change(ModelChange::AddressPrefix(prefix));

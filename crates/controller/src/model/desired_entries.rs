@@ -1,7 +1,7 @@
 //! Entries of the desired state. They follow from the model, and changes renew those that they
 //! concern.
 
-use nearpath_types::{DesiredFunction, DesiredState, FunctionId};
+use nearpath_types::{DesiredFunction, DesiredState, FunctionId, VirtualAddress};
 
 use super::{ControllerModel, DeployedFunction, SecretId};
 
@@ -19,6 +19,15 @@ impl ControllerModel {
             }
             None => drop(self.desired.functions.remove(id)),
         }
+        match self.desired_address(id) {
+            Some(address) => drop(self.desired.addresses.insert(id.clone(), address)),
+            None => drop(self.desired.addresses.remove(id)),
+        }
+    }
+
+    pub(super) fn desired_address(&self, id: &FunctionId) -> Option<VirtualAddress> {
+        let number = self.functions.get(id)?.address?;
+        Some(self.address_prefix?.address(number))
     }
 
     pub(super) fn renew_all(&mut self) {
@@ -50,7 +59,6 @@ impl ControllerModel {
                 .get(&id)
                 .map(|secret| (name, secret.0.to_vec()))
         };
-        let prefix = self.address_prefix;
         DesiredFunction {
             spec: function.spec.clone(),
             revision: function.revision,
@@ -61,9 +69,6 @@ impl ControllerModel {
                 .into_iter()
                 .filter_map(secret_content)
                 .collect(),
-            address: function
-                .address
-                .and_then(|number| Some(prefix?.address(number))),
         }
     }
 }

@@ -303,8 +303,11 @@ pub(crate) fn any_command() -> impl Strategy<Value = ControllerCommand> {
 /// The desired state, from functions and secrets alone.
 pub(super) fn rebuilt_desired(model: &ControllerModel) -> DesiredState {
     let functions = model.functions.values();
+    let addresses = model.functions.keys();
+    let address = |id: &FunctionId| Some((id.clone(), model.desired_address(id)?));
     DesiredState {
         functions: functions.map(|one| model.desired_function(one)).collect(),
+        addresses: addresses.filter_map(address).collect(),
         nodes: model.nodes.keys().cloned().collect(),
     }
 }

@@ -19,7 +19,7 @@ use nearpath_types::pool_status::PoolStatus;
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{
     DesiredFunction, DesiredState, FunctionId, FunctionMap, LogLine, LogQuery, ObservedFunction,
-    Revision, StatusQuery, StatusReport, StatusSource,
+    Revision, StatusQuery, StatusReport, StatusSource, VirtualAddress,
 };
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
@@ -67,6 +67,12 @@ impl FakeFleet {
         let desired = self.desired.borrow();
         let function = desired.functions.get(&name.parse().unwrap());
         function.map(|function| DesiredFunction::clone(function))
+    }
+
+    pub(crate) fn desired_address(&self, name: &str) -> Option<VirtualAddress> {
+        let desired = self.desired.borrow();
+        let address = desired.addresses.get(&name.parse().unwrap());
+        address.map(|address| **address)
     }
 
     /// Waits until this number of replicas is desired.

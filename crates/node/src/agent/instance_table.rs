@@ -91,7 +91,6 @@ mod tests {
             revision: Revision(1),
             replicas: 1,
             secrets: BTreeMap::new(),
-            address: None,
         };
         let policy = FunctionPolicy::default();
         InstanceRecord::new_starting(allocation, &desired, &policy, Instant::now()).0

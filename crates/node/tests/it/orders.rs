@@ -61,7 +61,6 @@ fn apply_order(state: &mut DesiredState, revision: u64, code: &str, (function, o
                 revision: Revision(revision),
                 replicas: *replicas,
                 secrets: BTreeMap::new(),
-                address: None,
             };
             state.functions.insert(id, deployed);
         }

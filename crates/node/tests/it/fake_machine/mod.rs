@@ -299,7 +299,6 @@ impl NodeFixture {
             revision: Revision(revision),
             replicas,
             secrets: BTreeMap::new(),
-            address: None,
         };
         DesiredState {
             functions: [one].into_iter().collect(),
