@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nearpath_kernel::attached_netns::NEXT_HOP;
-use nearpath_types::Eip;
 use nearpath_types::egress::{EgressHost, EgressSpec};
+use nearpath_types::{Eip, VirtualAddress};
 
 use nearpath_connpool::pool::resolver::THIS_MACHINE;
 
@@ -148,8 +148,11 @@ impl AddressTable {
         let net = |address: Ipv4Addr| [address.octets()[0], address.octets()[1]];
         match address {
             _ if address.is_loopback() => Err(UnreachableDestination::Loopback(text, to.port)),
-            // The proxy's network and the next hop of the default route are the node's own.
-            _ if [net(self.gateway), net(EGRESS_PROXY_EIP.0)].contains(&net(address))
+            // The proxy's network, virtual addresses and the next hop of the default route are the
+            // node's own.
+            _ if [self.gateway, EGRESS_PROXY_EIP.0, VirtualAddress::NETWORK]
+                .map(net)
+                .contains(&net(address))
                 || address == NEXT_HOP =>
             {
                 Err(UnreachableDestination::NodeNetwork(text))
@@ -287,6 +290,7 @@ mod tests {
             ("localhost:80", "host.nearpath.internal:80"),
             ("10.62.3.4:80", "chains"),
             ("10.61.0.9:80", "own network"),
+            ("10.60.0.9:80", "own network"),
             ("169.254.0.1:80", "own network"),
             ("0.0.0.0:80", "no machine"),
             ("255.255.255.255:80", "no machine"),

@@ -47,6 +47,7 @@ pub mod run_lock;
 mod sockmap_routers;
 mod status;
 mod totals;
+pub mod virtual_switch;
 
 pub use artifact::ArtifactHold;
 pub use config::{CallCounter, DirectPorts, NodeConfig, NodeError, SettleHook};

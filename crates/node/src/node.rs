@@ -1,6 +1,7 @@
 //! The handle to the agent.
 
 use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use std::sync::Arc;
 use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_domain::node_side::CallCounts;
 use nearpath_egress::EgressHandle;
-use nearpath_kernel::sandbox::{INIT_ARGUMENT, InstanceLauncher, IsolationLevel};
+use nearpath_kernel::cgroup::{NodeCgroups, SocketGroup};
+use nearpath_kernel::sandbox::{InstanceLauncher, IsolationLevel, ZygoteProgram};
 use nearpath_types::chain_status::DirectCallCounts;
 use nearpath_types::direct::DirectInstances;
 use nearpath_types::status::UsageStatus;
@@ -41,6 +43,33 @@ use crate::placement::placer::Placer;
 use crate::pool_metrics::PoolReport;
 use crate::run_lock::run_name;
 use crate::sockmap_routers::SockmapRouters;
+use crate::virtual_switch::NodeSwitch;
+
+/// Opens the group of all sockets of instances, where a virtual switch is possible: it needs root on the
+/// machine, and replaces a forwarder.
+fn open_socket_group(
+    config: &NodeConfig,
+    run_name: &str,
+    cgroups: &NodeCgroups,
+) -> Option<SocketGroup> {
+    if config.isolation != IsolationLevel::Root || config.forwarder.is_some() {
+        return None;
+    }
+    let group = SocketGroup::open(run_name, cgroups);
+    group.inspect_err(log_no_switch).ok()
+}
+
+fn zygote_program(config: &NodeConfig, group: Option<&SocketGroup>) -> ZygoteProgram {
+    let program = config.init_program.as_ref().map(ZygoteProgram::at);
+    ZygoteProgram {
+        cgroup: group.and_then(SocketGroup::zygote_group),
+        ..program.unwrap_or_default()
+    }
+}
+
+fn log_no_switch(error: &io::Error) {
+    tracing::warn!(%error, "virtual addresses are unavailable on this machine: functions call each other over HTTP and shared memory only; see `nearpath doctor`");
+}
 
 /// A running node. Dropping it without [`Node::drain_and_stop`] kills its instances.
 #[derive(Debug)]
@@ -67,19 +96,24 @@ impl Node {
         if config.isolation != IsolationLevel::None && config.hub.is_none() {
             return Err(NodeError::NoHub(config.isolation));
         }
-        let launcher = match &config.init_program {
-            Some(program) => InstanceLauncher::start_with_program(program, [INIT_ARGUMENT]),
-            None => InstanceLauncher::start(),
-        };
-        let launcher = launcher.map_err(NodeError::Launcher)?;
+        let run_name = run_name(&config.node, config.run_number);
+        let cgroups = NodeCgroups::detect(&run_name);
+        let group = open_socket_group(&config, &run_name, &cgroups);
+        let zygote = zygote_program(&config, group.as_ref());
+        let launcher = InstanceLauncher::start(zygote).map_err(NodeError::Launcher)?;
         let network = (config.gateway_ip, config.hub.clone());
         let mut machine = KernelMachine::new(
             launcher,
-            &run_name(&config.node, config.run_number),
+            cgroups,
             config.isolation,
             &config.watchdog,
             network,
         );
+        if let Some((group, hub)) = group.zip(config.hub.as_ref()) {
+            let switch = NodeSwitch::attach(&group, hub);
+            let switch = switch.inspect_err(log_no_switch).ok();
+            machine = machine.with_switch(group, switch);
+        }
         machine = machine.with_shared_dirs(config.shared_dirs.clone());
         if let Some(forwarder) = config.forwarder.clone() {
             machine = machine.with_forwarder(NodeForwarder::new(

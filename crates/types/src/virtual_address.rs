@@ -22,6 +22,11 @@ pub struct VirtualAddress {
     pub v6: Ipv6Addr,
 }
 
+impl VirtualAddress {
+    /// Network of the IPv4 parts, a /16.
+    pub const NETWORK: Ipv4Addr = Ipv4Addr::new(10, 60, 0, 0);
+}
+
 impl fmt::Display for VirtualAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.v4, self.v6)

@@ -165,7 +165,8 @@ impl Drop for SwitchLab {
 
 fn networks() -> SwitchNetworks {
     SwitchNetworks {
-        virtual_addresses: (virtual_address(CALLER), 16),
+        virtual_addresses: (CALLER, 16),
+        ipv6: Some(virtual_address(CALLER).v6),
         instances: (GATEWAY, 16),
         gateway: GATEWAY,
     }

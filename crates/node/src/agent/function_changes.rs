@@ -35,6 +35,11 @@ impl NodeAgent {
             self.changed.insert(change.id.clone());
         }
         self.share_egress(&desired);
+        if before.addresses.is_empty()
+            && let Some(any) = desired.addresses.first()
+        {
+            self.factory.context.machine.set_virtual_network(**any);
+        }
         self.applied = Some(desired);
         if is_first {
             let logs = &self.factory.context.logs;

@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use nearpath_types::policy::ChainPlacement;
 use nearpath_types::{
-    DesiredFunction, EgressSpec, Eip, FunctionPolicy, FunctionSpec, InstanceResources, quantity,
+    DesiredFunction, EgressSpec, Eip, FunctionMap, FunctionPolicy, FunctionSpec, InstanceResources,
+    VirtualAddress, quantity,
 };
 
 use super::allocations::{Allocations, InstanceAllocation};
@@ -17,6 +18,7 @@ use crate::domains::DomainRegistry;
 use crate::instance::lifecycle::{Lifecycle, LifecycleContext};
 use crate::instance::{chain, variables};
 use crate::machine::{EgressAccess, InstanceLimits, InstanceSpec};
+use crate::virtual_switch::host_entries;
 
 pub(crate) struct InstanceFactory {
     pub(super) context: LifecycleContext,
@@ -60,6 +62,7 @@ impl InstanceFactory {
         &mut self,
         desired: &DesiredFunction,
         policy: &FunctionPolicy,
+        addresses: &FunctionMap<VirtualAddress>,
         now: Instant,
     ) -> Result<InstanceRecord, String> {
         let desired = &self.with_default_limits(desired);
@@ -73,6 +76,9 @@ impl InstanceFactory {
             .instance_spec(&allocation, desired, policy, limits)
             .inspect_err(|_| self.allocations.release(allocation))?;
         instance.egress = egress_access(desired, policy);
+        let own_address = addresses.get(&instance.function);
+        instance.virtual_address = own_address.map(|address| address.v4);
+        instance.callees = host_entries(&instance.function, policy, addresses);
         self.admit_to_domain(&mut instance, &desired.spec, policy);
         let has_identity = self.context.identities.serves_transport(policy.transport);
         self.add_local_gateway(&mut instance, policy, has_identity);
@@ -209,6 +215,8 @@ impl InstanceFactory {
             environment,
             secrets: select_secrets(desired, |name| spec.secrets.iter().any(|own| own == name)),
             egress: EgressAccess::default(),
+            virtual_address: None,
+            callees: Vec::new(),
             limits,
             read_only_root: spec.read_only_root_filesystem,
         })

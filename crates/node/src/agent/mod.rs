@@ -13,6 +13,7 @@ mod instance_table;
 mod placed_groups;
 mod publisher;
 mod retry_queue;
+mod switch_rows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -27,7 +28,8 @@ use nearpath_types::instance_label::label_instance;
 use nearpath_types::policy::{LOOPBACK, LoopbackDelivery};
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{
-    DesiredState, FunctionId, InstanceId, InstanceState, NodeName, Revision, StartFailureCause,
+    DesiredState, FunctionId, FunctionMap, InstanceId, InstanceState, NodeName, Revision,
+    StartFailureCause,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
@@ -40,6 +42,7 @@ use crate::instance::notes::ServerNote;
 use crate::metrics::NodeMetrics;
 use crate::placement::placer::{PLACEMENT_INTERVAL, Placer};
 use crate::reconcile::{self, ReconcileAction};
+use crate::virtual_switch::SwitchTable;
 use instance_record::{InstanceRecord, UsageMeter};
 use instance_table::InstanceTable;
 use publisher::FunctionStates;
@@ -99,6 +102,8 @@ pub(crate) struct NodeAgent {
     next_placement: tokio::time::Instant,
     /// The last round had chains to place.
     has_placements: bool,
+    /// Rows of the virtual switch.
+    switch: SwitchTable,
 }
 
 impl NodeAgent {
@@ -131,6 +136,7 @@ impl NodeAgent {
             placer,
             next_placement: tokio::time::Instant::now() + PLACEMENT_INTERVAL,
             has_placements: false,
+            switch: SwitchTable::default(),
         }
     }
 
@@ -203,6 +209,7 @@ impl NodeAgent {
             let _ = waiter.send(version); // the caller may have left
         }
         self.metrics.set_states(self.publisher.state_counts());
+        self.update_switch(&changed);
         // Only after the publication: the snapshot must show them as draining first.
         withdrawn
             .into_iter()
@@ -257,7 +264,10 @@ impl NodeAgent {
             .artifacts
             // Marked before the start, or a collection could remove the copy in between.
             .add_needed((id.clone(), desired.revision));
-        match self.factory.start_instance(desired, policy, now) {
+        let none = FunctionMap::default();
+        let applied = self.applied.as_ref();
+        let addresses = applied.map_or(&none, |desired| &desired.addresses);
+        match self.factory.start_instance(desired, policy, addresses, now) {
             Ok(record) => {
                 let instance = label_instance(self.member_name.as_ref(), record.id);
                 tracing::debug!(function = %id, instance, revision = %record.revision, "instance starts");

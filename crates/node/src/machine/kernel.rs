@@ -15,14 +15,14 @@ use nearpath_kernel::bpf::{
     DirectSocket, DirectSockets, LoopbackCounters, LoopbackRedirect, PermittedPeers,
 };
 use nearpath_kernel::cgroup::{
-    CgroupController, InstanceCgroup, NodeCgroups, ResourceLimits as KernelLimits,
+    CgroupController, InstanceCgroup, NodeCgroups, ResourceLimits as KernelLimits, SocketGroup,
 };
 use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sandbox::{
     self, BindMount, InstanceLauncher, InstanceNetwork, IsolationLevel, SandboxSpec,
 };
 use nearpath_types::pool_status::PoolStatus;
-use nearpath_types::{Eip, FunctionId};
+use nearpath_types::{Eip, FunctionId, VirtualAddress};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::unix::AsyncFd;
 
@@ -36,16 +36,20 @@ use super::{
 use crate::config::DirectPorts;
 use crate::forwarding::{GatewayPermit, NodeForwarder};
 use crate::instance::variables;
+use crate::virtual_switch::{InstancePermit, NodeSwitch, SwitchChange};
 
 /// Starts instances as sandboxed processes of this machine.
 pub struct KernelMachine {
     launcher: InstanceLauncher,
+    /// Dropped after the launcher: the zygote is inside.
+    _socket_group: Option<SocketGroup>,
     cgroups: NodeCgroups,
     isolation: IsolationLevel,
     watchdog: PathBuf,
     hub: Option<Arc<HubNetns>>,
     gateway: Ipv4Addr,
     forwarder: Option<NodeForwarder>,
+    switch: Option<NodeSwitch>,
     pool: Option<EgressHandle>,
     shared_dirs: Vec<PathBuf>,
     /// Folder of the files in [`TrustFiles`].
@@ -65,25 +69,26 @@ const UNENFORCED_EGRESS: &str = "egress is not enforced without a sandbox: this 
 const NO_EGRESS: &str = "egress is unavailable on this node: no destination outside is reachable";
 
 impl KernelMachine {
-    /// Creates a machine with a launcher. `watchdog` is the program on the host; `node` names the
-    /// cgroups.
+    /// Creates a machine with a launcher. `watchdog` is the program on the host.
     pub fn new(
         launcher: InstanceLauncher,
-        node: &str,
+        cgroups: NodeCgroups,
         isolation: IsolationLevel,
         watchdog: &Path,
         network: (Ipv4Addr, Option<Arc<HubNetns>>),
     ) -> Self {
         let (gateway, hub) = network;
-        let (cgroups, watchdog) = (NodeCgroups::detect(node), watchdog.to_owned());
+        let watchdog = watchdog.to_owned();
         Self {
             launcher,
+            _socket_group: None,
             cgroups,
             isolation,
             watchdog,
             hub,
             gateway,
             forwarder: None,
+            switch: None,
             pool: None,
             shared_dirs: Vec::new(),
             trust_folder: PathBuf::new(),
@@ -124,6 +129,15 @@ impl KernelMachine {
     pub(crate) fn with_forwarder(self, forwarder: NodeForwarder) -> Self {
         Self {
             forwarder: Some(forwarder),
+            ..self
+        }
+    }
+
+    /// Adds a virtual switch for the sockets of a group, in which the launcher's instances are.
+    pub(crate) fn with_switch(self, group: SocketGroup, switch: Option<NodeSwitch>) -> Self {
+        Self {
+            _socket_group: Some(group),
+            switch,
             ..self
         }
     }
@@ -213,9 +227,14 @@ impl KernelMachine {
     ) -> SandboxSpec {
         let mut spec = SandboxSpec::new(from.id, self.isolation, self.watchdog.clone());
         let forwarder = self.forwarder.as_ref().map(NodeForwarder::kernel_forwarder);
-        let destinations = admission
+        let mut destinations = admission
             .map(|admission| admission.routes.clone())
             .unwrap_or_default();
+        let mut hosts = Vec::new();
+        if let Some(switch) = &self.switch {
+            destinations.extend(switch.routes());
+            hosts.clone_from(&from.callees);
+        }
         let inner_sockets = admission
             .map(|admission| admission.inner_sockets.clone())
             .unwrap_or_default();
@@ -223,6 +242,7 @@ impl KernelMachine {
         let network = |eip| InstanceNetwork {
             forwarder,
             destinations,
+            hosts,
             inner_sockets,
             ..bare(eip)
         };
@@ -279,6 +299,10 @@ impl InstanceMachine for KernelMachine {
         let permit = permit
             .map(|(all, eip)| all.admit_instance(eip, &spec.function))
             .transpose()?;
+        let switch_permit = self.switch.as_ref().zip(spec.eip);
+        let switch_permit = switch_permit
+            .map(|(switch, eip)| switch.admit_instance(spec.uid, eip, spec.virtual_address))
+            .transpose()?;
         // Before the launch: the routes are part of the instance's network namespace.
         let (admission, remarks) = self.admit_egress(spec)?;
         let mut sandbox_spec = self.sandbox_spec(spec, &cgroup, admission.as_ref());
@@ -313,6 +337,7 @@ impl InstanceMachine for KernelMachine {
                 _scratch: scratch,
                 _admitted: admission,
                 _permit: permit,
+                _switch_permit: switch_permit,
             })),
             last_oom_kills: OnceLock::new(),
         };
@@ -384,6 +409,22 @@ impl InstanceMachine for KernelMachine {
 
     fn loopback_counters(&self) -> LoopbackCounters {
         self.loopback.read_counters()
+    }
+
+    fn set_virtual_network(&self, any: VirtualAddress) {
+        let Some(switch) = &self.switch else { return };
+        if let Err(error) = switch.set_networks(Some(any)) {
+            tracing::warn!(%error, "virtual addresses of IPv6 are unavailable");
+        }
+    }
+
+    fn apply_switch_changes(&self, changes: &[SwitchChange]) {
+        let Some(switch) = &self.switch else { return };
+        for change in changes {
+            if let Err(error) = switch.apply_change(change) {
+                tracing::warn!(?change, %error, "row of the virtual switch could not be written; these connections are denied");
+            }
+        }
     }
 
     fn has_network(&self) -> bool {
@@ -484,6 +525,7 @@ struct ProcessResources {
     // Dropped before the permit: its routes need the attached device.
     _admitted: Option<AdmittedInstance>,
     _permit: Option<GatewayPermit>,
+    _switch_permit: Option<InstancePermit>,
 }
 
 struct KernelProcess {

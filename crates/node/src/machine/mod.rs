@@ -24,8 +24,11 @@ use std::{fmt, io};
 
 use futures_util::future::BoxFuture;
 use nearpath_kernel::bpf::{LoopbackCounters, LoopbackRedirect};
+use nearpath_kernel::sandbox::HostEntry;
 use nearpath_types::pool_status::PoolStatus;
-use nearpath_types::{EgressSpec, Eip, FunctionId, InstanceId};
+use nearpath_types::{EgressSpec, Eip, FunctionId, InstanceId, VirtualAddress};
+
+use crate::virtual_switch::SwitchChange;
 
 /// Path of the socket to an instance's domain; see `contract/dispatch.md`.
 pub const DISPATCH_PATH: &str = "/run/nearpath/dispatch";
@@ -59,6 +62,10 @@ pub struct InstanceSpec {
     pub secrets: BTreeMap<String, Vec<u8>>,
     /// Destinations outside.
     pub egress: EgressAccess,
+    /// Virtual address of its function.
+    pub virtual_address: Option<Ipv4Addr>,
+    /// Virtual addresses of its callees, and their names.
+    pub callees: Vec<HostEntry>,
     /// Limits of memory, CPU and processes.
     pub limits: InstanceLimits,
     /// Makes the root read-only except `/tmp`.
@@ -254,6 +261,12 @@ pub trait InstanceMachine: Send + Sync + 'static {
 
     /// Sets the numbers of nodes that share the limits of destinations, by limit group.
     fn set_egress_nodes(&self, _counts: BTreeMap<String, u32>) {}
+
+    /// Makes the network of virtual addresses of IPv6 known, by any of them.
+    fn set_virtual_network(&self, _any: VirtualAddress) {}
+
+    /// Changes what virtual addresses lead to, and who may use them.
+    fn apply_switch_changes(&self, _changes: &[SwitchChange]) {}
 
     /// Returns whether instances get a network of their own, hence an eIP.
     fn has_network(&self) -> bool;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
 use aya::programs::{CgroupAttachMode, CgroupSock};
-use nearpath_types::{Eip, VirtualAddress};
+use nearpath_types::Eip;
 
 use super::object::{self, attach_sock_ops, bpf_error, load_object, sum_counter, take_map};
 use super::socket_cgroup_guard::attach_hook;
@@ -38,9 +38,10 @@ const ADDRESS_HOOKS: [&str; 7] = [
 /// Addresses that the switch decides on. Others are left to routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SwitchNetworks {
-    /// Network of the virtual addresses: any of them, and the length of the prefix for IPv4. For IPv6 it
-    /// is 96.
-    pub virtual_addresses: (VirtualAddress, u8),
+    /// Network of the virtual addresses of IPv4, and the length of its prefix.
+    pub virtual_addresses: (Ipv4Addr, u8),
+    /// Any virtual address of IPv6, whose first 96 bits are those of all; `None`: there are none.
+    pub ipv6: Option<Ipv6Addr>,
     /// Network of the instances.
     pub instances: (Ipv4Addr, u8),
     /// Address of the node in that network, which every instance may reach.

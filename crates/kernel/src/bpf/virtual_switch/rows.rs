@@ -37,10 +37,11 @@ pub(super) fn networks_row(networks: &SwitchNetworks) -> NetworksRow {
     let ((of_functions, functions_len), (of_instances, instances_len)) =
         (networks.virtual_addresses, networks.instances);
     let mut row = [0; 8];
-    row[..2].copy_from_slice(&network(of_functions.v4, functions_len));
+    row[..2].copy_from_slice(&network(of_functions, functions_len));
     row[2..4].copy_from_slice(&network(of_instances, instances_len));
     row[4] = word(networks.gateway);
-    row[5..].copy_from_slice(&ipv6_words(of_functions.v6)[..3]);
+    // No one connects to the default: it would be a group with all flags set (RFC 4291 section 2.7).
+    row[5..].copy_from_slice(&networks.ipv6.map_or([u32::MAX; 4], ipv6_words)[..3]);
     row
 }
 
@@ -100,7 +101,6 @@ mod tests {
     use super::*;
     use crate::bpf::btf::{StructLayout, assert_layout};
     use crate::bpf::object;
-    use nearpath_types::VirtualAddress;
 
     #[test]
     fn rows_have_the_layout_of_the_programs() {
@@ -124,13 +124,8 @@ mod tests {
     #[test]
     fn networks_are_masked() {
         let row = networks_row(&SwitchNetworks {
-            virtual_addresses: (
-                VirtualAddress {
-                    v4: [10, 60, 3, 4].into(),
-                    v6: "fd00:1:2::a3c:304".parse().unwrap(),
-                },
-                16,
-            ),
+            virtual_addresses: ([10, 60, 3, 4].into(), 16),
+            ipv6: Some("fd00:1:2::a3c:304".parse().unwrap()),
             instances: ([10, 62, 0, 1].into(), 16),
             gateway: [10, 62, 0, 1].into(),
         });

@@ -1,0 +1,127 @@
+//! The virtual switch of this node's instances: its cgroup, its rows, and its permits.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use nearpath_kernel::bpf::{SwitchNetworks, VirtualSwitch};
+use nearpath_kernel::cgroup::SocketGroup;
+use nearpath_kernel::hub_netns::HubNetns;
+use nearpath_kernel::sandbox::DestinationRoute;
+use nearpath_types::{Eip, VirtualAddress};
+
+use super::switch_table::SwitchChange;
+
+/// Length of the prefix of eIPs, and of virtual addresses.
+const PREFIX_LEN: u8 = 16;
+
+/// The switch, and the group of sockets that it decides on. Clones are the same switch.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeSwitch(Arc<SwitchParts>);
+
+#[derive(Debug)]
+struct SwitchParts {
+    switch: VirtualSwitch,
+    gateway: Ipv4Addr,
+}
+
+/// Admission of one instance; ends when dropped.
+#[derive(Debug)]
+pub(crate) struct InstancePermit {
+    switch: NodeSwitch,
+    uid: u32,
+    eip: Eip,
+}
+
+impl NodeSwitch {
+    /// Attaches a switch to the group of instances, and lets their hub forward packets.
+    ///
+    /// # Errors
+    /// Names the missing facility of this machine or build.
+    pub(crate) fn attach(group: &SocketGroup, hub: &HubNetns) -> io::Result<Self> {
+        let parts = SwitchParts {
+            switch: VirtualSwitch::attach(group.folder())?,
+            gateway: hub.gateway(),
+        };
+        let switch = Self(Arc::new(parts));
+        switch.set_networks(None)?;
+        // Only now: without the programs, instances would reach each other.
+        hub.forward_packets()?;
+        Ok(switch)
+    }
+
+    /// Makes virtual addresses of IPv6 known, by any of them.
+    ///
+    /// # Errors
+    /// Fails when the kernel refuses the update.
+    pub(crate) fn set_networks(&self, any: Option<VirtualAddress>) -> io::Result<()> {
+        self.0.switch.set_networks(&SwitchNetworks {
+            virtual_addresses: (VirtualAddress::NETWORK, PREFIX_LEN),
+            ipv6: any.map(|address| address.v6),
+            instances: (self.0.gateway, PREFIX_LEN),
+            gateway: self.0.gateway,
+        })
+    }
+
+    /// Admits an instance before it starts. Without an address of its own, its function calls no
+    /// others.
+    ///
+    /// # Errors
+    /// Fails when the kernel has no memory for it.
+    pub(crate) fn admit_instance(
+        &self,
+        uid: u32,
+        eip: Eip,
+        function: Option<Ipv4Addr>,
+    ) -> io::Result<InstancePermit> {
+        // Made before, so that a failure still removes the rows.
+        let permit = InstancePermit {
+            switch: self.clone(),
+            uid,
+            eip,
+        };
+        let function = function.unwrap_or(Ipv4Addr::UNSPECIFIED);
+        self.0.switch.admit_instance(uid, eip, function)?;
+        Ok(permit)
+    }
+
+    /// Writes one change.
+    ///
+    /// # Errors
+    /// Fails when the kernel has no memory for a row, or its map is full: its connections stay denied.
+    pub(crate) fn apply_change(&self, change: &SwitchChange) -> io::Result<()> {
+        let switch = &self.0.switch;
+        match change {
+            SwitchChange::AddEdge(edge) => switch.add_edge(*edge),
+            SwitchChange::RemoveEdge(edge) => {
+                switch.remove_edge(*edge);
+                Ok(())
+            }
+            SwitchChange::SetBackends(function, eips) => switch.set_backends(*function, eips),
+            SwitchChange::RemoveFunction(function) => {
+                switch.remove_function(*function);
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the routes that each instance needs: to virtual addresses, and to other instances.
+    pub(crate) fn routes(&self) -> [DestinationRoute; 2] {
+        [VirtualAddress::NETWORK, network_of(self.0.gateway)].map(|address| DestinationRoute {
+            address,
+            prefix_len: PREFIX_LEN,
+            hostname: None,
+        })
+    }
+}
+
+fn network_of(gateway: Ipv4Addr) -> Ipv4Addr {
+    let [a, b, ..] = gateway.octets();
+    [a, b, 0, 0].into()
+}
+
+impl Drop for InstancePermit {
+    fn drop(&mut self) {
+        self.switch.0.switch.remove_instance(self.uid, self.eip);
+    }
+}
