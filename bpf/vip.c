@@ -11,16 +11,32 @@
 #include "lib/switch_tables.h"
 
 #include <linux/in.h>
+#include <linux/in6.h>
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#define MAPPED_PREFIX 0xffff0000
+#define bpf_htonl(number) __builtin_bswap32(number)
+#define bpf_htons(number) __builtin_bswap16(number)
 #else
-#define MAPPED_PREFIX 0x0000ffff
+#define bpf_htonl(number) (number)
+#define bpf_htons(number) (number)
 #endif
+
+#define MAPPED_PREFIX bpf_htonl(0x0000ffff)
+/* Ports at which functions are called over HTTP, and the watchdog's. */
+#define HTTP_PORT bpf_htons(80)
+#define WATCHDOG_PORT bpf_htons(8080)
+/* Loopback addresses that stand for virtual ones: 127.60.0.0/16 for 10.60.0.0/16. */
+#define SOURCE_NETWORK bpf_htonl(127u << 24)
+#define SOURCE_MASK bpf_htonl(0xffu << 24)
 
 /* <asm/socket.h> has them for programs of user space only. */
 enum { SOCK_STREAM = 1, SOCK_DGRAM = 2 };
-enum { EPROTONOSUPPORT = 93 };
+enum { AF_INET = 2, AF_INET6 = 10 };
+/* Only connect() can bind a source address. */
+enum hook { CONNECT, SENDMSG };
+enum { EPROTONOSUPPORT = 93, EADDRNOTAVAIL = 99 };
+/* No instance has it. */
+enum { NODE_UID = 0 };
 
 INLINE struct networks *read_networks(void)
 {
@@ -173,11 +189,51 @@ INLINE int is_same_flow(const struct flow *last, const struct flow *flow, __be32
 	return last->eip == address || (address == flow->edge.callee && function_of(last->eip) == address);
 }
 
+/* Gives a connection to the gateway a source that tells which function it is for. Fails if the socket has a source. */
+INLINE int bind_source(struct bpf_sock_addr *ctx, __be32 function)
+{
+	__be32 source = SOURCE_NETWORK | (function & ~SOURCE_MASK);
+	struct sockaddr_in ipv4 = { .sin_family = AF_INET, .sin_addr.s_addr = source };
+	struct sockaddr_in6 ipv6 = { .sin6_family = AF_INET6 };
+
+	if (ctx->family == AF_INET)
+		return !bpf_bind(ctx, &ipv4, sizeof(ipv4));
+	ipv6.sin6_addr.in6_u.u6_addr32[2] = MAPPED_PREFIX;
+	ipv6.sin6_addr.in6_u.u6_addr32[3] = source;
+	return !bpf_bind(ctx, &ipv6, sizeof(ipv6));
+}
+
+INLINE int is_http(struct bpf_sock_addr *ctx)
+{
+	return ctx->type == SOCK_STREAM && (ctx->user_port == HTTP_PORT || ctx->user_port == WATCHDOG_PORT);
+}
+
+/* Connects a call by name over HTTP: to the gateway inside the instance, which spreads requests. Without one, to a watchdog.
+ */
+INLINE int use_http(struct bpf_sock_addr *ctx, struct flow *flow, struct edge *edge, struct caller *caller,
+		    struct networks *networks)
+{
+	flow->port = ctx->user_port;
+	if (!caller->has_gateway) {
+		ctx->user_port = WATCHDOG_PORT;
+		flow->eip = draw_instance(flow->edge.callee);
+		return store_flow(ctx, flow, edge);
+	}
+	if (!bind_source(ctx, flow->edge.callee)) {
+		bpf_set_retval(-EADDRNOTAVAIL);
+		return 0;
+	}
+	ctx->user_port = networks->local_port;
+	flow->eip = networks->local_gateway;
+	return store_flow(ctx, flow, edge);
+}
+
 /* Connects a socket of a declared edge: to the instance at this address, or to one of the function. */
 INLINE int use_edge(struct bpf_sock_addr *ctx, struct flow *flow, struct edge *edge, __be32 address)
 {
 	struct flow *last = ctx->type == SOCK_DGRAM ? find_flow(ctx) : 0;
 
+	flow->port = ctx->user_port;
 	if (last && is_same_flow(last, flow, address)) {
 		flow->eip = last->eip;
 		return 1;
@@ -187,7 +243,7 @@ INLINE int use_edge(struct bpf_sock_addr *ctx, struct flow *flow, struct edge *e
 }
 
 /* Decides on a destination of IPv4. Returns 0 to deny. Else `flow->eip` is the instance to use instead, if not 0. */
-INLINE int decide(struct bpf_sock_addr *ctx, struct flow *flow, __be32 address)
+INLINE int decide(struct bpf_sock_addr *ctx, struct flow *flow, __be32 address, enum hook hook)
 {
 	__u32 uid = bpf_get_current_uid_gid();
 	struct caller *caller = bpf_map_lookup_elem(&callers, &uid);
@@ -195,31 +251,38 @@ INLINE int decide(struct bpf_sock_addr *ctx, struct flow *flow, __be32 address)
 	int is_virtual;
 	struct edge *edge;
 
-	if (!networks || !caller) {
-		count(UNKNOWN_CALLER);
+	if (!networks)
 		return 0;
-	}
 	is_virtual = is_in(address, &networks->virtual);
 	/* For other destinations, routes and the egress proxy decide. */
-	if ((!is_virtual && !is_in(address, &networks->instances)) || address == caller->eip ||
-	    address == networks->gateway) {
+	if ((!is_virtual && !is_in(address, &networks->instances)) || address == networks->gateway ||
+	    (caller && address == caller->eip)) {
 		forget_flow(ctx);
 		return 1;
+	}
+	if (!caller) {
+		/* The node answers with its own sockets inside instances, such as a name server. */
+		if (uid == NODE_UID)
+			return 1;
+		count(UNKNOWN_CALLER);
+		return 0;
 	}
 	flow->edge.caller = caller->function;
 	flow->edge.callee = is_virtual ? address : function_of(address);
 	edge = bpf_map_lookup_elem(&edges, &flow->edge);
 	if (!edge)
 		return is_answer(ctx, address) || deny(ctx, &flow->edge, address);
+	if (hook == CONNECT && is_virtual && is_http(ctx))
+		return use_http(ctx, flow, edge, caller, networks);
 	return use_edge(ctx, flow, edge, address);
 }
 
-INLINE int switch_ipv4(struct bpf_sock_addr *ctx)
+INLINE int switch_ipv4(struct bpf_sock_addr *ctx, enum hook hook)
 {
 	__be32 address = ctx->user_ip4;
 	struct flow flow = { .asked = { 0, 0, MAPPED_PREFIX, address } };
 
-	if (!decide(ctx, &flow, address))
+	if (!decide(ctx, &flow, address, hook))
 		return 0;
 	if (flow.eip)
 		ctx->user_ip4 = flow.eip;
@@ -241,7 +304,7 @@ INLINE void set_mapped(struct bpf_sock_addr *ctx, __be32 address)
 
 SEC("cgroup/connect4") int connect4(struct bpf_sock_addr *ctx)
 {
-	return switch_ipv4(ctx);
+	return switch_ipv4(ctx, CONNECT);
 }
 
 /* Addresses of IPv6 become those of IPv4: the network of instances has no IPv6. */
@@ -256,7 +319,7 @@ SEC("cgroup/connect6") int connect6(struct bpf_sock_addr *ctx)
 
 	if (!has_prefix(flow.asked, mapped) && !(networks && has_prefix(flow.asked, networks->ipv6_prefix)))
 		return 1;
-	if (!decide(ctx, &flow, address))
+	if (!decide(ctx, &flow, address, CONNECT))
 		return 0;
 	set_mapped(ctx, flow.eip ? flow.eip : address);
 	return 1;
@@ -266,7 +329,7 @@ SEC("cgroup/connect6") int connect6(struct bpf_sock_addr *ctx)
  * address that a program changed, so a virtual address of IPv6 needs connect(). */
 SEC("cgroup/sendmsg4") int sendmsg4(struct bpf_sock_addr *ctx)
 {
-	return switch_ipv4(ctx);
+	return switch_ipv4(ctx, SENDMSG);
 }
 
 /* Returns the function that answers a socket, if the socket uses virtual addresses and may call it; else 0. */
@@ -317,8 +380,10 @@ SEC("cgroup/getpeername4") int getpeername4(struct bpf_sock_addr *ctx)
 {
 	struct flow *flow = find_flow(ctx);
 
-	if (flow && flow->eip == ctx->user_ip4)
+	if (flow && flow->eip == ctx->user_ip4) {
 		ctx->user_ip4 = flow->asked[3];
+		ctx->user_port = flow->port;
+	}
 	return 1;
 }
 
@@ -326,8 +391,10 @@ SEC("cgroup/getpeername6") int getpeername6(struct bpf_sock_addr *ctx)
 {
 	struct flow *flow = find_flow(ctx);
 
-	if (flow && flow->eip == ctx->user_ip6[3])
+	if (flow && flow->eip == ctx->user_ip6[3]) {
 		set_asked(ctx, flow);
+		ctx->user_port = flow->port;
+	}
 	return 1;
 }
 

@@ -19,6 +19,7 @@ static void *(*bpf_sk_storage_get)(void *map, void *sk, void *value, __u64 flags
 static long (*bpf_sk_storage_delete)(void *map, void *sk) = (void *)BPF_FUNC_sk_storage_delete;
 static __u64 (*bpf_get_current_uid_gid)(void) = (void *)BPF_FUNC_get_current_uid_gid;
 static __u64 (*bpf_ktime_get_ns)(void) = (void *)BPF_FUNC_ktime_get_ns;
+static long (*bpf_bind)(struct bpf_sock_addr *ctx, void *addr, int bytes) = (void *)BPF_FUNC_bind;
 static long (*bpf_ringbuf_output)(void *map, void *data, __u64 bytes, __u64 flags) = (void *)BPF_FUNC_ringbuf_output;
 static int (*bpf_set_retval)(int retval) = (void *)BPF_FUNC_set_retval;
 static long (*bpf_getsockopt)(void *sk, int level, int name, void *value, int bytes) = (void *)BPF_FUNC_getsockopt;

@@ -32,6 +32,10 @@ struct networks {
 	struct network instances;
 	/* The node's address in the network of instances. */
 	__be32 gateway;
+	/* Where the gateway listens inside instances that have it. */
+	__be32 local_gateway;
+	/* Its port there, in the lower half. */
+	__u32 local_port;
 	/* First 96 bits of virtual addresses of IPv6; the last 32 are the address of IPv4. */
 	__u32 ipv6_prefix[3];
 };
@@ -47,6 +51,8 @@ struct {
 struct caller {
 	__be32 function;
 	__be32 eip;
+	/* The gateway listens inside. */
+	__u32 has_gateway;
 };
 
 struct {
@@ -151,7 +157,8 @@ struct flow {
 	struct edge_key edge;
 	/* The instance; 0: none was ready here, and the address is used as it is. */
 	__be32 eip;
-	__u32 padding;
+	/* Port that was asked for, in the lower half. */
+	__u32 port;
 	/* Time of the connect, on the monotonic clock. */
 	__u64 started;
 };

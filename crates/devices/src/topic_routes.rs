@@ -145,6 +145,7 @@ mod tests {
         let functions = functions.iter().map(|(name, topics)| {
             let topics = topics.iter().map(|topic| topic.to_string()).collect();
             FunctionRoute {
+                address: None,
                 id: name.parse().unwrap(),
                 policy: FunctionPolicy {
                     topics,

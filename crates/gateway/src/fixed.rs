@@ -61,6 +61,7 @@ pub fn build_snapshot(
     }
     let policy = Arc::new(policy.clone());
     let route = |(id, instances): (&FunctionId, Vec<InstanceRoute>)| FunctionRoute {
+        address: None,
         id: id.clone(),
         policy: policy.clone(),
         replicas: u32::try_from(instances.len()).unwrap_or(u32::MAX),

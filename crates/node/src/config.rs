@@ -1,7 +1,7 @@
 //! Configuration of a node.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -199,12 +199,15 @@ impl NodeConfig {
         self.data_dir.join(run_name(folder, self.run_number))
     }
 
-    /// Returns the port of `gateway_url`; 80 if it has none.
-    pub(crate) fn gateway_port(&self) -> u16 {
-        self.gateway_url
+    /// Returns the address of the gateway in the node's network, with the port of `gateway_url`: 80 if it
+    /// has none.
+    pub(crate) fn gateway_addr(&self) -> SocketAddr {
+        let port = self
+            .gateway_url
             .rsplit_once(':')
             .and_then(|(_, port)| port.parse().ok())
-            .unwrap_or(80)
+            .unwrap_or(80);
+        (self.gateway_ip, port).into()
     }
 }
 

@@ -33,6 +33,7 @@ use crate::edge_metrics;
 use crate::forwarding::NodeForwarder;
 use crate::gateway_threads::GatewayThreads;
 use crate::identity::{DirectRegistry, IdentityContext};
+use crate::instance::chain;
 use crate::instance::lifecycle::LifecycleContext;
 use crate::logs::LogStore;
 use crate::loopback_metrics;
@@ -110,7 +111,8 @@ impl Node {
             network,
         );
         if let Some((group, hub)) = group.zip(config.hub.as_ref()) {
-            let switch = NodeSwitch::attach(&group, hub);
+            let local_gateway = chain::gateway_listener(config.gateway_addr());
+            let switch = NodeSwitch::attach(&group, hub, local_gateway);
             let switch = switch.inspect_err(log_no_switch).ok();
             machine = machine.with_switch(group, switch);
         }
@@ -334,7 +336,7 @@ impl Node {
 fn instance_defaults(config: &NodeConfig) -> InstanceDefaults {
     InstanceDefaults {
         gateway_url: config.gateway_url.clone(),
-        gateway: (config.gateway_ip, config.gateway_port()).into(),
+        gateway: config.gateway_addr(),
         tmp_dir: config.run_path("tmp"),
         limits: config.default_limits.clone(),
     }

@@ -331,6 +331,7 @@ mod tests {
         let instances: Vec<_> = instances.iter().map(ready).collect();
         let replicas = instances.len() as u32;
         FunctionRoute {
+            address: None,
             id: name.parse().unwrap(),
             policy: Arc::new(policy),
             replicas,

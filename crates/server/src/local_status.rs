@@ -177,6 +177,7 @@ mod tests {
             server: None,
         };
         FunctionRoute {
+            address: None,
             id: name.parse().unwrap(),
             policy: Arc::new(policy),
             replicas: 1,

@@ -11,6 +11,7 @@ use crate::function_server::FunctionServer;
 use crate::name::{FunctionId, InstanceId};
 use crate::node::{PeerNode, RemoteInstances};
 use crate::policy::{CallTransport, FunctionPolicy};
+use crate::virtual_address::VirtualAddress;
 
 /// State of an instance for the data plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +58,8 @@ pub struct InstanceRoute {
 pub struct FunctionRoute {
     /// Full name.
     pub id: FunctionId,
+    /// Virtual address on this node, if it has one.
+    pub address: Option<VirtualAddress>,
     /// Limits, timeouts and permitted edges.
     pub policy: Arc<FunctionPolicy>,
     /// Replicas wanted; 0 means asleep: a request for it wakes it.

@@ -1,7 +1,7 @@
 //! Virtual addresses of functions: one for all instances of a function, and each node's own.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,18 @@ pub struct VirtualAddress {
 impl VirtualAddress {
     /// Network of the IPv4 parts, a /16.
     pub const NETWORK: Ipv4Addr = Ipv4Addr::new(10, 60, 0, 0);
+
+    /// Returns the virtual address (IPv4) that a caller has connected to, from the source of its
+    /// connection to the gateway inside its instance; `None`: it has connected to the gateway itself.
+    ///
+    /// `bpf/vip.c` gives such connections a loopback address with the last two octets of the virtual one.
+    pub fn of_source(source: IpAddr) -> Option<Ipv4Addr> {
+        let IpAddr::V4(source) = source.to_canonical() else {
+            return None;
+        };
+        let (network, [first, second, c, d]) = (Self::NETWORK.octets(), source.octets());
+        ([first, second] == [127, network[1]]).then(|| [network[0], network[1], c, d].into())
+    }
 }
 
 impl fmt::Display for VirtualAddress {

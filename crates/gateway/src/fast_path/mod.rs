@@ -14,5 +14,7 @@ mod shm_call;
 
 pub(crate) use http1_call::{CallLimit, Http1Call, Http1Draft, missing_content_type};
 pub(crate) use plain_call::PlainCall;
-pub use request::{ParseOutcome, PlainRequest, take_node_request, take_plain_request};
+pub use request::{
+    ParseOutcome, PlainRequest, take_named_request, take_node_request, take_plain_request,
+};
 pub(crate) use shm_call::{SentCall, send_plain, uses_shared_memory};

@@ -1,7 +1,8 @@
 //! Parser for complete plain requests, without sockets and tasks.
 //!
 //! A plain request has HTTP/1.1, a common method, a path in origin form under `/function/`, and one
-//! `Host`. Another node's request names its function in a field, and has the function's own path. The body
+//! `Host`. Another node's request names its function in a field, and has the function's own path. So has the
+//! request on a connection to a virtual address. The body
 //! of each has an announced length or is absent. No header asks more of this hop than to keep or close the
 //! connection.
 
@@ -59,6 +60,8 @@ struct RequestLayout {
 enum RequestSender {
     /// A client or an instance.
     Caller,
+    /// An instance that has connected to the function's virtual address.
+    NamedCaller,
     /// Another node.
     Node,
 }
@@ -191,6 +194,11 @@ pub fn take_plain_request(buffer: &mut BytesMut) -> ParseOutcome {
     take_request(buffer, RequestSender::Caller)
 }
 
+/// Takes a plain request on a connection to a function's virtual address from the beginning of the buffer.
+pub fn take_named_request(buffer: &mut BytesMut) -> ParseOutcome {
+    take_request(buffer, RequestSender::NamedCaller)
+}
+
 /// Takes another node's plain call of a function from the beginning of the buffer.
 pub fn take_node_request(buffer: &mut BytesMut) -> ParseOutcome {
     take_request(buffer, RequestSender::Node)
@@ -278,12 +286,12 @@ fn parse_layout(buffer: &[u8], sender: RequestSender) -> Option<Option<Box<Reque
     is_complete.then(|| Some(Box::new(layout())))
 }
 
-/// Returns whether a target has origin form, is under `/function/` or a node's, and has only characters of
+/// Returns whether a target has origin form, is under `/function/` where the path names the function, and has only characters of
 /// paths and queries (RFC 3986).
 fn is_plain_target(target: &str, sender: RequestSender) -> bool {
     let prefix = match sender {
         RequestSender::Caller => FUNCTION_PREFIX,
-        RequestSender::Node => "/",
+        RequestSender::NamedCaller | RequestSender::Node => "/",
     };
     let is_allowed =
         |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?@!$&'()*+,;=%".contains(&byte);

@@ -3,7 +3,7 @@
 //! A publication applies what differs from the last one. Versions of the index share the rest, so it
 //! costs what changed, and readers still see one version as a whole.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -44,6 +44,8 @@ struct FunctionIndex {
     by_id: FunctionMap<FunctionEntry>,
     by_name: HashMap<Box<str>, Arc<FunctionEntry>>,
     by_caller_addr: HashMap<IpAddr, Arc<FunctionEntry>>,
+    /// By the IPv4 part of virtual addresses.
+    by_virtual_address: HashMap<Ipv4Addr, Arc<FunctionEntry>>,
     /// Functions that declare topics.
     with_topics: FunctionMap<FunctionEntry>,
     /// Functions that subscribe to events and run only on other nodes.
@@ -76,6 +78,11 @@ impl RoutingTable {
     /// Finds the function whose instance has this address, in any state of the instance.
     pub(crate) fn find_caller(&self, addr: IpAddr) -> Option<Arc<FunctionEntry>> {
         self.index.load().by_caller_addr.get(&addr).cloned()
+    }
+
+    /// Finds the function with this virtual address.
+    pub(crate) fn find_by_address(&self, address: Ipv4Addr) -> Option<Arc<FunctionEntry>> {
+        self.index.load().by_virtual_address.get(&address).cloned()
     }
 
     /// Returns all functions, in order.
@@ -178,6 +185,9 @@ impl FunctionIndex {
         for addr in addresses_of(change.after) {
             self.by_caller_addr.insert(addr, function.clone());
         }
+        if let Some(address) = virtual_address_of(change.after) {
+            self.by_virtual_address.insert(address, function.clone());
+        }
         let id = change.id.clone();
         let is_member =
             |of: fn(&FunctionRoute) -> bool| change.after.is_some_and(|route| of(route));
@@ -212,6 +222,12 @@ impl FunctionIndex {
                 self.by_caller_addr.remove(&addr);
             }
         }
+        if let Some(address) = virtual_address_of(change.before) {
+            let owner = self.by_virtual_address.get(&address);
+            if owner.is_some_and(|function| function.id == *change.id) {
+                self.by_virtual_address.remove(&address);
+            }
+        }
     }
 }
 
@@ -229,6 +245,10 @@ fn set_member(
 fn addresses_of(route: Option<&Arc<FunctionRoute>>) -> impl Iterator<Item = IpAddr> {
     let instances = route.into_iter().flat_map(|route| &route.instances);
     instances.map(|instance| instance.addr.ip())
+}
+
+fn virtual_address_of(route: Option<&Arc<FunctionRoute>>) -> Option<Ipv4Addr> {
+    route?.address.map(|address| address.v4)
 }
 
 /// Both names as keys in the default namespace: a lookup then needs no parsing and no allocation.
@@ -275,6 +295,7 @@ mod tests {
             server: None,
         };
         FunctionRoute {
+            address: None,
             id: name.parse().unwrap(),
             policy: Arc::new(policy),
             replicas: instances.len() as u32,

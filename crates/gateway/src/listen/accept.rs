@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use nearpath_daemon::drain::DrainWatch;
 use nearpath_types::log_limiter::LogLimiter;
-use nearpath_types::{Eip, InnerListener};
+use nearpath_types::{Eip, InnerListener, VirtualAddress};
 use rustix::net::{Shutdown, SocketFlags, acceptfrom_with};
 use tokio::io::Interest;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -138,6 +138,9 @@ impl Acceptor {
 
     fn admit_and_serve(&self, room: ConnectionRoom, socket: TcpStream, addr: SocketAddr) {
         let worker = &self.context.worker;
+        let called_address = self
+            .caller
+            .and_then(|_| VirtualAddress::of_source(addr.ip()));
         let addr = self.caller.map_or(addr, |eip| (eip.0, addr.port()).into());
         let Some(permit) = self.limit.admit_source(room, addr.ip()) else {
             let refused = &worker.totals.connections_refused;
@@ -145,7 +148,8 @@ impl Acceptor {
             return;
         };
         let (context, port) = (self.context.clone(), self.port.clone());
-        AcceptedConnection::register(context, port, addr, permit).serve(socket);
+        let accepted = AcceptedConnection::register(context, port, (addr, called_address), permit);
+        accepted.serve(socket);
     }
 
     /// Returns whether an instance's own listener was shut down (EINVAL, accept(2)).

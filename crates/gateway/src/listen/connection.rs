@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::fmt::Display;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -42,17 +42,19 @@ pub(super) struct AcceptedConnection {
 }
 
 impl AcceptedConnection {
-    /// Adds the connection to those that the sweep ends, until this is dropped.
+    /// Adds the connection to those that the sweep ends, until this is dropped. Its requests are for the
+    /// function with `called_address`, if it has one.
     pub(super) fn register(
         context: Rc<ListenContext>,
         port: Rc<ListenPort>,
-        addr: SocketAddr,
+        (addr, called_address): (SocketAddr, Option<Ipv4Addr>),
         permit: ConnectionPermit,
     ) -> Self {
         let ListenContext { worker, conn_table } = &*context;
         let state = ConnState::new(worker.tick_counter());
         let mut peer = PeerInfo::http_client(port.zone, port.tls.is_some(), addr);
         peer.is_on_reserve = permit.is_reserve();
+        peer.called_address = called_address;
         conn_table.add_connection(state.clone());
         if let Some(cause) = port.drain.cause() {
             // Accepted just now, after the drain order went out.

@@ -1,7 +1,7 @@
 //! Senders of requests.
 
 use std::cell::OnceCell;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use http::header::HeaderValue;
 use nearpath_types::NodeName;
@@ -30,6 +30,9 @@ pub(crate) struct PeerInfo {
     pub proto: HeaderValue,
     /// The other node, once its certificate is known; only in [`ListenerZone::Node`].
     pub node: OnceCell<NodeName>,
+    /// Virtual address that an instance has connected to: all requests are for that function, and their
+    /// paths are the function's own. `None`: each request names its function.
+    pub called_address: Option<Ipv4Addr>,
     /// All regular connections were in use, so this one calls no function.
     pub is_on_reserve: bool,
 }
@@ -48,6 +51,7 @@ impl PeerInfo {
             forwarded_for,
             proto: HeaderValue::from_static(proto),
             node: OnceCell::new(),
+            called_address: None,
             is_on_reserve: false,
         }
     }

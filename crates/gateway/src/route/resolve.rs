@@ -1,5 +1,6 @@
 //! Resolves a request to its destination, without waiting.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use http::{Method, Request};
@@ -73,6 +74,9 @@ pub(crate) fn resolve<B>(
     if peer.zone == ListenerZone::Node {
         return resolve_for_node(table, request);
     }
+    if let Some(address) = peer.called_address {
+        return resolve_address(table, address);
+    }
     match parse_path(request.uri().path()) {
         Ok(PathTarget::Function { name, path_offset }) => match table
             .find_by_name(name)
@@ -118,6 +122,23 @@ fn resolve_for_node<B>(
             let why = format!("this node knows no function {name:?} yet, or no more");
             Err(UnroutableRequest::new(Reason::NotHere, why))
         }
+    }
+}
+
+/// Finds the function that a connection is for.
+fn resolve_address(
+    table: &RoutingTable,
+    address: Ipv4Addr,
+) -> Result<RouteDestination, UnroutableRequest> {
+    match table.find_by_address(address) {
+        Some(function) => Ok(RouteDestination::Function {
+            function,
+            path_offset: 0,
+        }),
+        None => Err(UnroutableRequest::new(
+            Reason::NoFunction,
+            format!("no function with the virtual address {address} is deployed"),
+        )),
     }
 }
 

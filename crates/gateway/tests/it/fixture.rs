@@ -466,6 +466,7 @@ pub(crate) fn function_route(
     ready: &[SocketAddr],
 ) -> FunctionRoute {
     FunctionRoute {
+        address: None,
         id: name.parse().unwrap(),
         policy: Arc::new(policy),
         replicas: ready.len() as u32,

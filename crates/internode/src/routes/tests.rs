@@ -51,6 +51,7 @@ fn route(function: u16, place: u8) -> FunctionRoute {
         ..FunctionPolicy::default()
     };
     FunctionRoute {
+        address: None,
         id: function_id(function),
         policy: Arc::new(policy),
         replicas: 1,

@@ -125,7 +125,7 @@ impl SwitchLab {
             })
             .into();
         self.switch
-            .admit_instance(spec.uid, network.eip, function)
+            .admit_instance((spec.uid, network.eip), function, false)
             .unwrap();
         spec
     }
@@ -169,6 +169,7 @@ fn networks() -> SwitchNetworks {
         ipv6: Some(virtual_address(CALLER).v6),
         instances: (GATEWAY, 16),
         gateway: GATEWAY,
+        local_gateway: "127.0.0.2:8080".parse().unwrap(),
     }
 }
 

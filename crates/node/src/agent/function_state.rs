@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use nearpath_types::{
     DesiredFunction, FunctionPolicy, FunctionRoute, FunctionSpec, InstanceId, NodeName,
-    StartFailure, StartFailureCause,
+    StartFailure, StartFailureCause, VirtualAddress,
 };
 
 use super::instance_record::InstanceRecord;
@@ -185,6 +185,7 @@ impl FunctionState {
     pub(super) fn function_route<'a>(
         &self,
         records: impl Iterator<Item = &'a InstanceRecord>,
+        address: Option<VirtualAddress>,
     ) -> Option<FunctionRoute> {
         let desired = self.desired.as_ref()?;
         let instances: Vec<_> = records
@@ -208,6 +209,7 @@ impl FunctionState {
         let (id, policy) = (desired.spec.id(), self.policy.clone().unwrap_or_default());
         Some(FunctionRoute {
             id,
+            address,
             policy,
             replicas: desired.replicas,
             instances,

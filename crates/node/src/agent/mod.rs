@@ -28,8 +28,7 @@ use nearpath_types::instance_label::label_instance;
 use nearpath_types::policy::{LOOPBACK, LoopbackDelivery};
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{
-    DesiredState, FunctionId, FunctionMap, InstanceId, InstanceState, NodeName, Revision,
-    StartFailureCause,
+    DesiredState, FunctionId, InstanceId, InstanceState, NodeName, Revision, StartFailureCause,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
@@ -202,9 +201,12 @@ impl NodeAgent {
         // Before the publication, so that a removed function is gone from it.
         changed.iter().for_each(|id| self.drop_if_gone(id));
         self.apply_policies();
-        let version = self
-            .publisher
-            .publish_changes(&changed, &self.functions, &self.instances);
+        let version = self.publisher.publish_changes(
+            &changed,
+            &self.functions,
+            &self.instances,
+            &self.addresses(),
+        );
         for waiter in self.version_waiters.drain(..) {
             let _ = waiter.send(version); // the caller may have left
         }
@@ -253,6 +255,7 @@ impl NodeAgent {
 
     /// Starts an instance; returns whether its task was spawned.
     fn start_instance(&mut self, id: &FunctionId, now: Instant) -> bool {
+        let addresses = self.addresses();
         let Some(function) = self.functions.get_mut(id) else {
             return false;
         };
@@ -264,10 +267,10 @@ impl NodeAgent {
             .artifacts
             // Marked before the start, or a collection could remove the copy in between.
             .add_needed((id.clone(), desired.revision));
-        let none = FunctionMap::default();
-        let applied = self.applied.as_ref();
-        let addresses = applied.map_or(&none, |desired| &desired.addresses);
-        match self.factory.start_instance(desired, policy, addresses, now) {
+        match self
+            .factory
+            .start_instance(desired, policy, &addresses, now)
+        {
             Ok(record) => {
                 let instance = label_instance(self.member_name.as_ref(), record.id);
                 tracing::debug!(function = %id, instance, revision = %record.revision, "instance starts");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nearpath_types::{
     FunctionId, FunctionMap, FunctionRoute, InstanceState, ObservedFunction, RoutingSnapshot,
+    VirtualAddress,
 };
 use tokio::sync::watch;
 
@@ -50,6 +51,7 @@ impl StatePublisher {
         changed: &BTreeSet<FunctionId>,
         functions: &FunctionStates,
         instances: &InstanceTable,
+        addresses: &FunctionMap<VirtualAddress>,
     ) -> u64 {
         let last = self.snapshots.borrow().clone();
         if changed.is_empty() {
@@ -59,7 +61,9 @@ impl StatePublisher {
         let mut observed = self.observed.borrow().clone();
         for id in changed {
             let function = functions.get(id);
-            let route = function.and_then(|one| one.function_route(instances.instances_of(id)));
+            let address = addresses.get(id).map(|address| **address);
+            let route =
+                function.and_then(|one| one.function_route(instances.instances_of(id), address));
             has_changed |= replace_route(&mut routes, id, route);
             let seen = function.map(|one| observe_function(id, one, instances));
             self.replace_observed(&mut observed, id, seen);

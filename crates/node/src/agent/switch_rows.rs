@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use nearpath_types::{FunctionId, InstanceState};
+use nearpath_types::{FunctionId, FunctionMap, InstanceState, VirtualAddress};
 
 use super::NodeAgent;
 use crate::virtual_switch::FunctionRows;
@@ -49,5 +49,11 @@ impl NodeAgent {
     fn address_of(&self, id: &FunctionId) -> Option<Ipv4Addr> {
         let addresses = &self.applied.as_ref()?.addresses;
         addresses.get(id).map(|address| address.v4)
+    }
+
+    /// Returns the addresses of all functions. A copy costs nothing.
+    pub(super) fn addresses(&self) -> FunctionMap<VirtualAddress> {
+        let applied = self.applied.as_ref();
+        applied.map_or_else(FunctionMap::default, |desired| desired.addresses.clone())
     }
 }

@@ -127,6 +127,7 @@ mod tests {
             server: None,
         };
         FunctionRoute {
+            address: None,
             id: id.parse().unwrap(),
             policy: Arc::new(policy),
             replicas: 1,

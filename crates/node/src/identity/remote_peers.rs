@@ -114,6 +114,7 @@ mod tests {
         transport: CallTransport,
     ) -> FunctionRoute {
         FunctionRoute {
+            address: None,
             id: name.parse().unwrap(),
             policy: Arc::new(FunctionPolicy {
                 calls: calls.iter().map(|name| name.parse().unwrap()).collect(),

@@ -112,6 +112,7 @@ fn context() -> IdentityContext {
 /// and addresses.
 fn snapshot_of(instances: &[u64]) -> Arc<RoutingSnapshot> {
     let route = |id: &str, calls: Vec<FunctionId>, instances| FunctionRoute {
+        address: None,
         id: id.parse().unwrap(),
         policy: Arc::new(FunctionPolicy {
             calls,

@@ -301,7 +301,10 @@ impl InstanceMachine for KernelMachine {
             .transpose()?;
         let switch_permit = self.switch.as_ref().zip(spec.eip);
         let switch_permit = switch_permit
-            .map(|(switch, eip)| switch.admit_instance(spec.uid, eip, spec.virtual_address))
+            .map(|(switch, eip)| {
+                let has_gateway = spec.gateway_listener.is_some();
+                switch.admit_instance((spec.uid, eip), spec.virtual_address, has_gateway)
+            })
             .transpose()?;
         // Before the launch: the routes are part of the instance's network namespace.
         let (admission, remarks) = self.admit_egress(spec)?;

@@ -1,7 +1,7 @@
 //! The virtual switch of this node's instances: its cgroup, its rows, and its permits.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
 use nearpath_kernel::bpf::{SwitchNetworks, VirtualSwitch};
@@ -23,6 +23,7 @@ pub(crate) struct NodeSwitch(Arc<SwitchParts>);
 struct SwitchParts {
     switch: VirtualSwitch,
     gateway: Ipv4Addr,
+    local_gateway: SocketAddrV4,
 }
 
 /// Admission of one instance; ends when dropped.
@@ -38,10 +39,15 @@ impl NodeSwitch {
     ///
     /// # Errors
     /// Names the missing facility of this machine or build.
-    pub(crate) fn attach(group: &SocketGroup, hub: &HubNetns) -> io::Result<Self> {
+    pub(crate) fn attach(
+        group: &SocketGroup,
+        hub: &HubNetns,
+        local_gateway: SocketAddrV4,
+    ) -> io::Result<Self> {
         let parts = SwitchParts {
             switch: VirtualSwitch::attach(group.folder())?,
             gateway: hub.gateway(),
+            local_gateway,
         };
         let switch = Self(Arc::new(parts));
         switch.set_networks(None)?;
@@ -60,19 +66,20 @@ impl NodeSwitch {
             ipv6: any.map(|address| address.v6),
             instances: (self.0.gateway, PREFIX_LEN),
             gateway: self.0.gateway,
+            local_gateway: self.0.local_gateway,
         })
     }
 
     /// Admits an instance before it starts. Without an address of its own, its function calls no
-    /// others.
+    /// others. `has_gateway` says whether the gateway listens inside.
     ///
     /// # Errors
     /// Fails when the kernel has no memory for it.
     pub(crate) fn admit_instance(
         &self,
-        uid: u32,
-        eip: Eip,
+        (uid, eip): (u32, Eip),
         function: Option<Ipv4Addr>,
+        has_gateway: bool,
     ) -> io::Result<InstancePermit> {
         // Made before, so that a failure still removes the rows.
         let permit = InstancePermit {
@@ -81,7 +88,8 @@ impl NodeSwitch {
             eip,
         };
         let function = function.unwrap_or(Ipv4Addr::UNSPECIFIED);
-        self.0.switch.admit_instance(uid, eip, function)?;
+        let switch = &self.0.switch;
+        switch.admit_instance((uid, eip), function, has_gateway)?;
         Ok(permit)
     }
 

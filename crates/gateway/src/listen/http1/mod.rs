@@ -25,7 +25,8 @@ use super::client_transport::ClientTransport;
 use super::conn_state::ActiveRequest;
 use super::tracked_stream::TrackedStream;
 use crate::fast_path::{
-    self, Http1Draft, ParseOutcome, PlainRequest, take_node_request, take_plain_request,
+    self, Http1Draft, ParseOutcome, PlainRequest, take_named_request, take_node_request,
+    take_plain_request,
 };
 use crate::function::FunctionEntry;
 use crate::pipeline;
@@ -142,8 +143,9 @@ async fn next_step<T: ClientTransport>(
 /// Takes a plain request of the connection's peer.
 fn take_request(client: &ClientConnection, buffer: &mut BytesMut) -> ParseOutcome {
     match client.peer.zone {
-        ListenerZone::Public | ListenerZone::Internal => take_plain_request(buffer),
         ListenerZone::Node => take_node_request(buffer),
+        _ if client.peer.called_address.is_some() => take_named_request(buffer),
+        ListenerZone::Public | ListenerZone::Internal => take_plain_request(buffer),
     }
 }
 
@@ -186,6 +188,13 @@ fn find_function(client: &ClientConnection, plain: &PlainRequest) -> Option<Foun
     let table = &client.worker.table;
     if client.peer.zone == ListenerZone::Node {
         let function = table.find_by_name(plain.called_function()?)?;
+        return Some(FoundFunction {
+            function,
+            path_offset: 0,
+        });
+    }
+    if let Some(address) = client.peer.called_address {
+        let function = table.find_by_address(address)?;
         return Some(FoundFunction {
             function,
             path_offset: 0,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -46,6 +46,8 @@ pub struct SwitchNetworks {
     pub instances: (Ipv4Addr, u8),
     /// Address of the node in that network, which every instance may reach.
     pub gateway: Ipv4Addr,
+    /// Address of the gateway inside instances that have it. Their HTTP calls by name go there.
+    pub local_gateway: SocketAddrV4,
 }
 
 /// A caller and a callee, by the IPv4 parts of their virtual addresses.
@@ -143,18 +145,25 @@ impl VirtualSwitch {
         map_result(self.lock().networks.set(0, row, 0))
     }
 
-    /// Admits the instance of a user: its connections are those of `function`.
+    /// Admits the instance of a user: its connections are those of `function`. `has_gateway` says whether
+    /// the gateway listens inside.
     ///
     /// # Errors
     /// Fails when the kernel has no memory, or with 65,536 instances.
-    pub fn admit_instance(&self, uid: u32, eip: Eip, function: Ipv4Addr) -> io::Result<()> {
+    pub fn admit_instance(
+        &self,
+        (uid, eip): (u32, Eip),
+        function: Ipv4Addr,
+        has_gateway: bool,
+    ) -> io::Result<()> {
         let mut maps = self.lock();
         let share = word(function);
         if maps.shares.get(&share, 0).is_err() {
             map_result(maps.shares.insert(share, ShareRow::default(), 0))?;
         }
         map_result(maps.instances.insert(word(eip.0), word(function), 0))?;
-        map_result(maps.callers.insert(uid, [word(function), word(eip.0)], 0))
+        let row = [word(function), word(eip.0), has_gateway.into()];
+        map_result(maps.callers.insert(uid, row, 0))
     }
 
     /// Removes an instance whose processes have ended.

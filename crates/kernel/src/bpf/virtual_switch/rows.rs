@@ -11,10 +11,11 @@ use super::{AddressEdge, EdgeTraffic, SwitchNetworks};
 /// `MAX_BACKENDS`.
 pub(super) const MAX_BACKENDS: usize = 256;
 
-/// `struct networks`: virtual addresses and their mask, instances and theirs, gateway, three words of IPv6.
-pub(super) type NetworksRow = [u32; 8];
-/// `struct caller`: function and eIP.
-pub(super) type CallerRow = [u32; 2];
+/// `struct networks`: virtual addresses and their mask, instances and theirs, gateway, gateway inside
+/// instances with its port, three words of IPv6.
+pub(super) type NetworksRow = [u32; 10];
+/// `struct caller`: function, eIP, and whether the gateway listens inside.
+pub(super) type CallerRow = [u32; 3];
 /// `struct edge_key`: caller and callee.
 pub(super) type EdgeKey = [u32; 2];
 /// `struct edge`: connections, cold ones, bytes sent and received, nanoseconds.
@@ -36,12 +37,14 @@ fn address(word: u32) -> Ipv4Addr {
 pub(super) fn networks_row(networks: &SwitchNetworks) -> NetworksRow {
     let ((of_functions, functions_len), (of_instances, instances_len)) =
         (networks.virtual_addresses, networks.instances);
-    let mut row = [0; 8];
+    let mut row = [0; 10];
     row[..2].copy_from_slice(&network(of_functions, functions_len));
     row[2..4].copy_from_slice(&network(of_instances, instances_len));
     row[4] = word(networks.gateway);
+    row[5] = word(*networks.local_gateway.ip());
+    row[6] = networks.local_gateway.port().to_be().into();
     // No one connects to the default: it would be a group with all flags set (RFC 4291 section 2.7).
-    row[5..].copy_from_slice(&networks.ipv6.map_or([u32::MAX; 4], ipv6_words)[..3]);
+    row[7..].copy_from_slice(&networks.ipv6.map_or([u32::MAX; 4], ipv6_words)[..3]);
     row
 }
 
@@ -109,9 +112,13 @@ mod tests {
             offsets: offsets.to_vec(),
         };
         for (name, size, offsets) in [
-            ("networks", size_of::<NetworksRow>(), &[0, 8, 16, 20][..]),
+            (
+                "networks",
+                size_of::<NetworksRow>(),
+                &[0, 8, 16, 20, 24, 28][..],
+            ),
             ("network", 8, &[0, 4]),
-            ("caller", size_of::<CallerRow>(), &[0, 4]),
+            ("caller", size_of::<CallerRow>(), &[0, 4, 8]),
             ("edge_key", size_of::<EdgeKey>(), &[0, 4]),
             ("edge", size_of::<EdgeRow>(), &[0, 8, 16, 24, 32]),
             ("denial_share", size_of::<ShareRow>(), &[0, 4, 8]),
@@ -128,6 +135,7 @@ mod tests {
             ipv6: Some("fd00:1:2::a3c:304".parse().unwrap()),
             instances: ([10, 62, 0, 1].into(), 16),
             gateway: [10, 62, 0, 1].into(),
+            local_gateway: "127.0.0.2:8080".parse().unwrap(),
         });
         let bytes: Vec<[u8; 4]> = row.iter().map(|word| word.to_ne_bytes()).collect();
         assert_eq!(bytes[..2], [[10, 60, 0, 0], [255, 255, 0, 0]]);
@@ -135,7 +143,8 @@ mod tests {
             bytes[2..5],
             [[10, 62, 0, 0], [255, 255, 0, 0], [10, 62, 0, 1]]
         );
-        assert_eq!(bytes[5..], [[0xfd, 0, 0, 1], [0, 2, 0, 0], [0; 4]]);
+        assert_eq!(bytes[5..7], [[127, 0, 0, 2], [0x1f, 0x90, 0, 0]]);
+        assert_eq!(bytes[7..], [[0xfd, 0, 0, 1], [0, 2, 0, 0], [0; 4]]);
         assert_eq!(network([1, 2, 3, 4].into(), 0), [0, 0], "no shift by 32");
     }
 }
