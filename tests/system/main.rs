@@ -52,3 +52,4 @@ mod tls;
 mod transports;
 mod updates;
 mod upgrade;
+mod virtual_addresses;

@@ -1,0 +1,136 @@
+//! Functions call each other by name with any protocol: the kernel translates their virtual addresses.
+
+use http::StatusCode;
+use nearpath_testkit::need_root;
+use serde_json::{Value, json};
+
+use crate::test_server::{TestServer, http_function};
+
+/// Runs the program in its body; responds with what it assigns to `result`, or with its error.
+const RUN_BODY: &str = r#"import errno, json, socket
+def ask(host, port, message):
+    with socket.create_connection((host, port), 20) as connection:
+        connection.sendall(message)
+        return connection.recv(100).decode(), connection.getpeername()[0]
+def get(url):
+    with urllib.request.urlopen(url, timeout=60) as reply:
+        return reply.read().decode()
+names = dict(globals(), ask=ask, get=get, socket=socket)
+try:
+    exec(body.decode(), names)
+    result = names["result"]
+except urllib.error.HTTPError as error:
+    result = [error.code, error.headers.get("X-Nearpath-Reason")]
+except OSError as error:
+    error = getattr(error, "reason", error)
+    result = errno.errorcode.get(error.errno, str(error))
+self.answer(200, json.dumps(result).encode())"#;
+
+/// Responds with the path, and with the caller that the gateway names.
+const MIRROR_BODY: &str = r#"self.answer(200, (self.path + " from " + str(self.headers.get("X-Nearpath-Caller"))).encode())"#;
+
+fn caller(server: &TestServer, name: &str, calls: &str) -> Value {
+    let mut function = http_function(&server.data_dir, name, RUN_BODY);
+    function["annotations"] = json!({ "nearpath.io/chain": "shop", "nearpath.io/calls": calls });
+    function
+}
+
+/// A Redis server as a function: its port is ready when it accepts connections.
+fn redis(server: &TestServer, name: &str) -> Value {
+    let mut function = http_function(&server.data_dir, name, "");
+    function["envProcess"] = "redis-server --port 6379 --save '' --protected-mode no".into();
+    function["envVars"]["upstream_url"] = "http://127.0.0.1:6379".into();
+    function
+}
+
+async fn run(server: &TestServer, function: &str, program: &'static str) -> Value {
+    let answer = server.call_function(function, program).await;
+    let text = String::from_utf8_lossy(answer.body()).into_owned();
+    assert_eq!(answer.status(), StatusCode::OK, "{text}\n{}", server.log());
+    serde_json::from_str(&text).unwrap()
+}
+
+#[tokio::test]
+async fn a_function_that_speaks_redis_is_called_by_name() {
+    need_root!();
+    let server = TestServer::start().await;
+    // The caller first: its names exist before the function behind them.
+    server.deploy_ready(&caller(&server, "cart", "store")).await;
+    server
+        .deploy_ready(&caller(&server, "stranger", "cart"))
+        .await;
+    server.deploy_ready(&redis(&server, "store")).await;
+    let ping = r#"result = ask("store", 6379, b"PING\r\n") + ask("store.shop", 6379, b"PING\r\n") + ask("store.openfaas-fn.nearpath", 6379, b"PING\r\n") + (socket.gethostbyname("store"),)"#;
+    let answer = run(&server, "cart", ping).await;
+    let address = answer[6].as_str().unwrap();
+    assert!(address.starts_with("10.60."), "{answer}");
+    let pong = json!(["+PONG\r\n", address]);
+    for at in [0, 2, 4] {
+        assert_eq!(json!([answer[at], answer[at + 1]]), pong, "{answer}");
+    }
+    let described = server.describe("store").await;
+    assert_eq!(described["virtualAddress"], address);
+}
+
+#[tokio::test]
+async fn only_declared_callees_are_reached() {
+    need_root!();
+    let server = TestServer::start().await;
+    server.deploy_ready(&redis(&server, "store")).await;
+    server
+        .deploy_ready(&caller(&server, "stranger", "absent"))
+        .await;
+    let address = server.describe("store").await["virtualAddress"].to_string();
+    for (program, expected) in [
+        (
+            format!("result = ask({address}, 6379, b'PING\\r\\n')"),
+            "EPERM",
+        ),
+        (
+            format!("result = ask('::ffff:' + {address}, 6379, b'')"),
+            "EPERM",
+        ),
+        // HTTP, too: the address alone gives no right.
+        (
+            format!("result = get('http://' + {address} + '/')"),
+            "EPERM",
+        ),
+        ("result = socket.gethostbyname('store')".to_owned(), "name"),
+    ] {
+        let answer = run(&server, "stranger", program.clone().leak()).await;
+        assert!(answer.to_string().contains(expected), "{program}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn http_by_name_is_a_call_of_the_gateway() {
+    need_root!();
+    let server = TestServer::start().await;
+    server
+        .deploy_ready(&http_function(&server.data_dir, "mirror", MIRROR_BODY))
+        .await;
+    server
+        .deploy_ready(&caller(&server, "front", "glass=mirror"))
+        .await;
+    for (url, path) in [
+        ("http://mirror:8080/a/b?c=d", "/a/b?c=d"),
+        ("http://mirror", "/"),
+        ("http://glass/", "/"),
+        ("http://mirror.shop/function/other", "/function/other"),
+        (
+            "http://mirror.openfaas-fn.nearpath:8080/healthz",
+            "/healthz",
+        ),
+        (
+            "http://[::ffff:' + socket.gethostbyname('mirror') + ']/six",
+            "/six",
+        ),
+    ] {
+        let program = format!("result = get('{url}')");
+        let answer = run(&server, "front", program.leak()).await;
+        assert_eq!(answer, format!("{path} from front.openfaas-fn"), "{url}");
+    }
+    server.scale("mirror", 0).await;
+    let woken = run(&server, "front", "result = get('http://mirror/again')").await;
+    assert_eq!(woken, "/again from front.openfaas-fn", "{}", server.log());
+}
