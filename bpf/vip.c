@@ -111,6 +111,11 @@ INLINE int deny(struct bpf_sock_addr *ctx, struct edge_key *edge, __be32 address
 	return 0;
 }
 
+INLINE void count_flow(const struct flow *flow, struct edge *edge)
+{
+	__sync_fetch_and_add(flow->eip ? &edge->connections : &edge->cold, 1);
+}
+
 /* Stores with the socket what it asked for and what it got. */
 INLINE int store_flow(struct bpf_sock_addr *ctx, struct flow *flow, struct edge *edge)
 {
@@ -125,7 +130,9 @@ INLINE int store_flow(struct bpf_sock_addr *ctx, struct flow *flow, struct edge 
 	}
 	/* A socket may have one from an earlier connect or datagram. */
 	*stored = *flow;
-	__sync_fetch_and_add(flow->eip ? &edge->connections : &edge->cold, 1);
+	/* A TCP connection counts when its request is sent: its end is always seen, too. */
+	if (ctx->type == SOCK_DGRAM)
+		count_flow(flow, edge);
 	return 1;
 }
 
@@ -411,12 +418,9 @@ SEC("cgroup/sock_create") int sock_create(struct bpf_sock *socket)
 }
 
 /* Counts the bytes of an ended connection. */
-INLINE void count_ended(struct bpf_sock_ops *ops, struct flow *flow)
+INLINE void count_ended(struct bpf_sock_ops *ops, const struct flow *flow, struct edge *edge)
 {
-	struct edge *edge = bpf_map_lookup_elem(&edges, &flow->edge);
-
-	if (!edge)
-		return;
+	__sync_fetch_and_add(&edge->ended, 1);
 	__sync_fetch_and_add(&edge->bytes_sent, ops->bytes_acked);
 	__sync_fetch_and_add(&edge->bytes_received, ops->bytes_received);
 	__sync_fetch_and_add(&edge->nanoseconds, bpf_ktime_get_ns() - flow->started);
@@ -424,18 +428,41 @@ INLINE void count_ended(struct bpf_sock_ops *ops, struct flow *flow)
 
 SEC("sockops") int follow_connection(struct bpf_sock_ops *ops)
 {
+	struct edge *edge;
 	struct flow *flow;
 
 	if (ops->op != BPF_SOCK_OPS_TCP_CONNECT_CB && ops->op != BPF_SOCK_OPS_STATE_CB)
 		return 1;
 	flow = ops->sk ? bpf_sk_storage_get(&flows, ops->sk, 0, 0) : 0;
-	if (!flow)
+	edge = flow ? bpf_map_lookup_elem(&edges, &flow->edge) : 0;
+	if (!edge)
 		return 1;
-	if (ops->op == BPF_SOCK_OPS_TCP_CONNECT_CB)
+	if (ops->op == BPF_SOCK_OPS_TCP_CONNECT_CB) {
 		bpf_sock_ops_cb_flags_set(ops, BPF_SOCK_OPS_STATE_CB_FLAG);
-	else if (ops->args[1] == BPF_TCP_CLOSE)
-		count_ended(ops, flow);
+		count_flow(flow, edge);
+	} else if (ops->args[1] == BPF_TCP_CLOSE) {
+		count_ended(ops, flow, edge);
+	}
 	return 1;
+}
+
+/* Runs in the hub: gives connections to a virtual address, which the hub takes for its own, to the node's listener. */
+SEC("sk_lookup") int find_listener(struct bpf_sk_lookup *ctx)
+{
+	struct networks *networks = read_networks();
+	struct bpf_sock *listener;
+	__u32 first = 0;
+	long error;
+
+	if (!networks || ctx->family != AF_INET || ctx->protocol != IPPROTO_TCP ||
+	    !is_in(ctx->local_ip4, &networks->virtual))
+		return SK_PASS;
+	listener = bpf_map_lookup_elem(&node_listener, &first);
+	if (!listener)
+		return SK_DROP;
+	error = bpf_sk_assign(ctx, listener, 0);
+	bpf_sk_release(listener);
+	return error ? SK_DROP : SK_PASS;
 }
 
 /* The programs of this directory call only helpers that do not require a GPL licence. */

@@ -98,6 +98,8 @@ struct edge {
 	__u64 connections;
 	/* Connections for which no instance was ready on this node. */
 	__u64 cold;
+	/* TCP connections of both kinds that have ended. */
+	__u64 ended;
 	__u64 bytes_sent;
 	__u64 bytes_received;
 	/* Sum over ended connections. */
@@ -169,6 +171,14 @@ struct {
 	__type(key, int);
 	__type(value, struct flow);
 } flows SEC(".maps");
+
+/* The node's listener in the hub, for connections to virtual addresses without a ready instance here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKMAP);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} node_listener SEC(".maps");
 
 /* Peers whose datagrams a socket has received last, so that it may answer them: a hash table of pairs of slots, in which the
  * newest of a pair is the first. A slot holds address and port, or 0. */

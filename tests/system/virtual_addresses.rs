@@ -134,3 +134,24 @@ async fn http_by_name_is_a_call_of_the_gateway() {
     let woken = run(&server, "front", "result = get('http://mirror/again')").await;
     assert_eq!(woken, "/again from front.openfaas-fn", "{}", server.log());
 }
+
+#[tokio::test]
+async fn a_connection_wakes_a_function_of_any_protocol() {
+    need_root!();
+    let server = TestServer::start().await;
+    server.deploy_ready(&redis(&server, "store")).await;
+    server.deploy_ready(&caller(&server, "cart", "store")).await;
+    server.scale("store", 0).await;
+    server.wait_available("store", 0).await;
+    let address = server.describe("store").await["virtualAddress"].clone();
+    let ping = r#"result = ask("store", 6379, b"PING\r\n")"#;
+    for state in ["asleep", "awake"] {
+        let answer = run(&server, "cart", ping).await;
+        assert_eq!(
+            answer,
+            json!(["+PONG\r\n", address]),
+            "{state}: {}",
+            server.log()
+        );
+    }
+}

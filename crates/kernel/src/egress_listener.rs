@@ -8,22 +8,17 @@
 
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nearpath_types::Eip;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 
 use crate::attached_netns::AttachedNetns;
 use crate::bpf::Forwarder;
 use crate::hub_netns::HubNetns;
 use crate::namespace;
 use crate::netlink::RtnlSocket;
-
-/// Maximum number of connections that wait for accept on one port. The kernel's default limit
-/// `net.core.somaxconn` is 4096.
-const MAX_BACKLOG: i32 = 1_024;
 
 /// Local addresses and listeners for destinations outside. The routes end with the namespace.
 pub struct EgressListener {
@@ -134,28 +129,14 @@ impl EgressListener {
     /// # Errors
     /// Fails without `CAP_SYS_ADMIN`, or without free descriptors.
     pub fn listen_on(&self, port: u16) -> io::Result<TcpListener> {
-        namespace::run_in_netns(&self.namespace, || bind_listener(port))
+        let at = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
+        namespace::run_in_netns(&self.namespace, || namespace::bind_listener(at))
     }
 
     fn routes(&self) -> std::sync::MutexGuard<'_, RtnlSocket> {
         // an abandoned request leaves no broken state
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn bind_listener(port: u16) -> io::Result<TcpListener> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    // The gateway's listeners may share the port; their own address is more specific.
-    sockopt::set_socket_reuseport(&socket, true)?;
-    sockopt::set_tcp_nodelay(&socket, true)?;
-    bind(
-        &socket,
-        &std::net::SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port),
-    )?;
-    listen(&socket, MAX_BACKLOG)?;
-    Ok(socket.into())
 }
 
 impl fmt::Debug for EgressListener {

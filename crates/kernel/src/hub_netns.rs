@@ -8,7 +8,7 @@
 
 use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::namespace;
@@ -74,6 +74,34 @@ impl HubNetns {
     /// Fails without `CAP_NET_ADMIN`.
     pub fn forward_packets(&self) -> io::Result<()> {
         namespace::run_in_netns(self, || write_sysctls(FORWARDING_SYSCTLS))
+    }
+
+    /// Makes the addresses of a network local, given by its prefix length: listeners get connections to
+    /// them ("AnyIP").
+    ///
+    /// # Errors
+    /// Fails without `CAP_NET_ADMIN`.
+    pub(crate) fn add_local_network(&self, network: Ipv4Addr, length: u8) -> io::Result<()> {
+        namespace::run_in_netns(self, || {
+            RtnlSocket::open()?.add_local_network(network, length)
+        })
+    }
+
+    /// Opens a non-blocking listener at a free port of the gateway's address.
+    ///
+    /// # Errors
+    /// Fails without `CAP_SYS_ADMIN`, or without free descriptors.
+    pub(crate) fn open_listener(&self) -> io::Result<TcpListener> {
+        let at = SocketAddrV4::new(self.gateway, 0);
+        namespace::run_in_netns(self, || namespace::bind_listener(at))
+    }
+
+    /// Opens a non-blocking TCP socket in the hub, from which instances are reached.
+    ///
+    /// # Errors
+    /// Fails without `CAP_SYS_ADMIN`, or without free descriptors.
+    pub fn open_tcp_socket(&self) -> io::Result<OwnedFd> {
+        namespace::open_tcp_socket_in(self, false)
     }
 
     /// Returns the address at which instances find the gateway.

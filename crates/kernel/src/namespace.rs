@@ -7,11 +7,14 @@
 use std::cell::OnceCell;
 use std::fs::File;
 use std::io;
+use std::net::{SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt,
+};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 /// Moves the calling thread into a network namespace permanently. Sockets that it opens afterwards
@@ -42,6 +45,10 @@ pub fn run_in_netns<T: Send>(
         work()
     })
 }
+
+/// Maximum number of connections that wait for accept on one port. The kernel's default limit
+/// `net.core.somaxconn` is 4096.
+const MAX_BACKLOG: i32 = 1_024;
 
 /// Attempts to return to a thread's own namespace while the kernel has no memory for it.
 const MAX_RETURN_TRIES: u32 = 100;
@@ -74,6 +81,19 @@ pub fn open_tcp_socket_in(namespace: impl AsFd, is_ipv6: bool) -> io::Result<Own
         return_to_netns(own);
         Ok(socket?)
     })
+}
+
+/// Opens a non-blocking listener in the calling thread's namespace.
+pub(crate) fn bind_listener(at: SocketAddrV4) -> io::Result<TcpListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    // The gateway's listeners may share the port; their own address is more specific.
+    sockopt::set_socket_reuseport(&socket, true)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    bind(&socket, &at)?;
+    listen(&socket, MAX_BACKLOG)?;
+    Ok(socket.into())
 }
 
 /// Moves the calling thread back into its own network namespace, or ends the process.

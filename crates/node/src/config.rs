@@ -86,6 +86,36 @@ impl fmt::Debug for CallCounter {
     }
 }
 
+/// Wakes functions that have no instance.
+#[derive(Clone)]
+pub struct WakeHook(Arc<dyn Fn(&FunctionId) + Send + Sync>);
+
+impl WakeHook {
+    /// Calls `hook` for a function that is called and asleep. It must not block, and may be called again
+    /// for the same function.
+    pub fn from_hook(hook: impl Fn(&FunctionId) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(hook))
+    }
+
+    /// Wakes a function.
+    pub(crate) fn wake_function(&self, function: &FunctionId) {
+        (self.0)(function);
+    }
+}
+
+impl Default for WakeHook {
+    /// Wakes none.
+    fn default() -> Self {
+        Self::from_hook(|_| ())
+    }
+}
+
+impl fmt::Debug for WakeHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WakeHook")
+    }
+}
+
 /// UDP ports of the machine for direct calls between nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectPorts {
@@ -135,6 +165,8 @@ pub struct NodeConfig {
     pub settle: SettleHook,
     /// Counts the gateway's answered calls of a function.
     pub call_counter: CallCounter,
+    /// Wakes functions that are called at their virtual address.
+    pub wake: WakeHook,
     /// Limits of the instances of functions that declare none.
     pub default_limits: InstanceResources,
     /// Maximum size of a function's folder.
@@ -186,6 +218,7 @@ impl NodeConfig {
             // Longer than the gateway's threads need to apply a snapshot.
             settle: SettleHook::after_delay(Duration::from_millis(100)),
             call_counter: CallCounter::default(),
+            wake: WakeHook::default(),
             default_limits: default_limits(),
             artifact_limit: FolderLimit::default(),
             log_bound: LogBound::default(),

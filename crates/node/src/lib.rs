@@ -50,7 +50,7 @@ mod totals;
 pub mod virtual_switch;
 
 pub use artifact::ArtifactHold;
-pub use config::{CallCounter, DirectPorts, NodeConfig, NodeError, SettleHook};
+pub use config::{CallCounter, DirectPorts, NodeConfig, NodeError, SettleHook, WakeHook};
 pub use identity::{
     HandshakeHalf, HandshakeStep, IdentityIssuer, IdentityService, InstanceIdentity,
 };

@@ -44,7 +44,7 @@ use crate::placement::placer::Placer;
 use crate::pool_metrics::PoolReport;
 use crate::run_lock::run_name;
 use crate::sockmap_routers::SockmapRouters;
-use crate::virtual_switch::NodeSwitch;
+use crate::virtual_switch::{NodeSwitch, WakeProxy};
 
 /// Opens the group of all sockets of instances, where a virtual switch is possible: it needs root on the
 /// machine, and replaces a forwarder.
@@ -110,11 +110,13 @@ impl Node {
             &config.watchdog,
             network,
         );
+        let mut listener = None;
         if let Some((group, hub)) = group.zip(config.hub.as_ref()) {
             let local_gateway = chain::gateway_listener(config.gateway_addr());
-            let switch = NodeSwitch::attach(&group, hub, local_gateway);
-            let switch = switch.inspect_err(log_no_switch).ok();
+            let attached = NodeSwitch::attach(&group, hub, local_gateway);
+            let (switch, opened) = attached.inspect_err(log_no_switch).ok().unzip();
             machine = machine.with_switch(group, switch);
+            listener = opened;
         }
         machine = machine.with_shared_dirs(config.shared_dirs.clone());
         if let Some(forwarder) = config.forwarder.clone() {
@@ -140,7 +142,13 @@ impl Node {
                 config.run_path("trust"),
             );
         }
-        Self::start_with_logs(Arc::new(machine), config, registry, logs).await
+        let (hub, wake) = (config.hub.clone(), config.wake.clone());
+        let node = Self::start_with_logs(Arc::new(machine), config, registry, logs).await?;
+        if let Some((hub, listener)) = hub.zip(listener) {
+            let proxy = WakeProxy::new(hub, node.watch_snapshots(), wake);
+            tokio::spawn(proxy.serve(listener));
+        }
+        Ok(node)
     }
 
     /// Like [`Node::start`], on any machine.

@@ -9,7 +9,7 @@ use nearpath_ca::IssuerSettings;
 use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_gateway::{Gateway, GatewayControl, GatewaySettings};
 use nearpath_kernel::sandbox::IsolationLevel;
-use nearpath_node::{CallCounter, DirectPorts, SettleHook};
+use nearpath_node::{CallCounter, DirectPorts, SettleHook, WakeHook};
 
 use crate::error::StartError;
 use crate::network::{GATEWAY_IP, INNER_PORT, Network};
@@ -55,7 +55,7 @@ pub(crate) fn node_config(
     settings: &ServerSettings,
     isolation: IsolationLevel,
     network: Option<&Network>,
-    (settle, call_counter): (SettleHook, CallCounter),
+    (settle, call_counter, wake): (SettleHook, CallCounter, WakeHook),
 ) -> Result<nearpath_node::NodeConfig, StartError> {
     let node =
         nearpath_node::node_id(&settings.data_dir).map_err(StartError::component("--data-dir"))?;
@@ -81,6 +81,7 @@ pub(crate) fn node_config(
         log_files: settings.log_files,
         settle,
         call_counter,
+        wake,
         direct_ports: direct_ports(settings),
         ..config
     })

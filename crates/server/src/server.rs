@@ -11,11 +11,11 @@ use nearpath_daemon::admin::AdminServer;
 use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_daemon::ready::ProcessReadiness;
 use nearpath_daemon::{drain, signals};
-use nearpath_gateway::ServingThreads;
 use nearpath_gateway::invoke::FunctionTable;
+use nearpath_gateway::{GatewayControl, ServingThreads};
 use nearpath_kernel::cgroup::{CgroupController, NodeCgroups};
 use nearpath_kernel::sandbox::IsolationLevel;
-use nearpath_node::{CallCounter, IdentityService, Node, RunLock, SettleHook};
+use nearpath_node::{CallCounter, IdentityService, Node, RunLock, SettleHook, WakeHook};
 use nearpath_source::{SourceHandle, SourceSettings};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
@@ -130,7 +130,13 @@ impl Server {
         let settle = settle_hook(gateway.functions(), published.subscribe());
         let functions = gateway.functions();
         let call_counter = CallCounter::from_hook(move |id| functions.answered(id));
-        let hooks = (settle, call_counter);
+        let waker = Arc::downgrade(&control);
+        let wake = WakeHook::from_hook(move |id| {
+            if let Some(control) = waker.upgrade() {
+                control.wake_function(id);
+            }
+        });
+        let hooks = (settle, call_counter, wake);
         let config = build::node_config(settings, isolation, network.as_ref(), hooks)?;
         let node_id = config.node.clone();
         let (issuer, caller) =

@@ -1,7 +1,7 @@
 //! The virtual switch of this node's instances: its cgroup, its rows, and its permits.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::sync::Arc;
 
 use nearpath_kernel::bpf::{SwitchNetworks, VirtualSwitch};
@@ -39,13 +39,17 @@ impl NodeSwitch {
     ///
     /// # Errors
     /// Names the missing facility of this machine or build.
+    ///
+    /// Returns also the listener for connections to virtual addresses without a ready instance.
     pub(crate) fn attach(
         group: &SocketGroup,
         hub: &HubNetns,
         local_gateway: SocketAddrV4,
-    ) -> io::Result<Self> {
+    ) -> io::Result<(Self, TcpListener)> {
+        let mut switch = VirtualSwitch::attach(group.folder())?;
+        let listener = switch.listen_for_absent(hub)?;
         let parts = SwitchParts {
-            switch: VirtualSwitch::attach(group.folder())?,
+            switch,
             gateway: hub.gateway(),
             local_gateway,
         };
@@ -53,7 +57,7 @@ impl NodeSwitch {
         switch.set_networks(None)?;
         // Only now: without the programs, instances would reach each other.
         hub.forward_packets()?;
-        Ok(switch)
+        Ok((switch, listener))
     }
 
     /// Makes virtual addresses of IPv6 known, by any of them.

@@ -8,18 +8,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, TcpListener};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
-use aya::programs::{CgroupAttachMode, CgroupSock};
-use nearpath_types::Eip;
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, SockMap};
+use aya::programs::{CgroupAttachMode, CgroupSock, SkLookup};
+use nearpath_types::{Eip, VirtualAddress};
 
 use super::object::{self, attach_sock_ops, bpf_error, load_object, sum_counter, take_map};
 use super::socket_cgroup_guard::attach_hook;
+use crate::hub_netns::HubNetns;
 use rows::{BackendsRow, CallerRow, EdgeKey, EdgeRow, MAX_BACKENDS, NetworksRow, ShareRow, word};
 
 pub use denials::{DenialEvent, DenialEvents};
@@ -66,6 +67,8 @@ pub struct EdgeTraffic {
     pub connections: u64,
     /// The same without a ready instance on this node.
     pub cold: u64,
+    /// TCP connections of both kinds that have ended.
+    pub ended: u64,
     /// Bytes of ended TCP connections that callees have acknowledged.
     pub bytes_sent: u64,
     /// Bytes of ended TCP connections that callers have received.
@@ -92,7 +95,7 @@ pub struct VirtualSwitch {
     counters: PerCpuArray<MapData, u64>,
     events: Mutex<Option<DenialEvents>>,
     /// Holds the programs and their attachments.
-    _loaded: Ebpf,
+    loaded: Ebpf,
 }
 
 struct SwitchMaps {
@@ -103,6 +106,7 @@ struct SwitchMaps {
     edges: HashMap<MapData, EdgeKey, EdgeRow>,
     denials: HashMap<MapData, EdgeKey, u64>,
     shares: HashMap<MapData, u32, ShareRow>,
+    node_listener: SockMap<MapData>,
 }
 
 impl VirtualSwitch {
@@ -132,8 +136,25 @@ impl VirtualSwitch {
             maps: Mutex::new(SwitchMaps::take_from(&mut loaded)?),
             counters: take_map(&mut loaded, "counters")?,
             events: Mutex::new(Some(DenialEvents::take_from(&mut loaded)?)),
-            _loaded: loaded,
+            loaded,
         })
+    }
+
+    /// Opens a listener in the hub that gets all TCP connections to virtual addresses without a ready
+    /// instance here. The local address of an accepted socket is what the caller asked for, and its peer
+    /// is the caller's instance.
+    ///
+    /// # Errors
+    /// Fails without `CAP_NET_ADMIN`, or when the hub has such a listener.
+    pub fn listen_for_absent(&mut self, hub: &HubNetns) -> io::Result<TcpListener> {
+        hub.add_local_network(VirtualAddress::NETWORK, 16)?;
+        let listener = hub.open_listener()?;
+        map_result(self.lock().node_listener.set(0, &listener, 0))?;
+        let program: &mut SkLookup = object::program(&mut self.loaded, "find_listener")?;
+        program.load().map_err(|error| bpf_error(&error))?;
+        let attached = program.attach(hub);
+        attached.map_err(|error| bpf_error(&error))?;
+        Ok(listener)
     }
 
     /// Sets the networks that the switch decides on. Before, every connection is denied.
@@ -267,6 +288,7 @@ impl SwitchMaps {
             edges: take_map(loaded, "edges")?,
             denials: take_map(loaded, "denials")?,
             shares: take_map(loaded, "denial_shares")?,
+            node_listener: take_map(loaded, "node_listener")?,
         })
     }
 }

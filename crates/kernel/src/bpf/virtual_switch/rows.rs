@@ -18,8 +18,8 @@ pub(super) type NetworksRow = [u32; 10];
 pub(super) type CallerRow = [u32; 3];
 /// `struct edge_key`: caller and callee.
 pub(super) type EdgeKey = [u32; 2];
-/// `struct edge`: connections, cold ones, bytes sent and received, nanoseconds.
-pub(super) type EdgeRow = [u64; 5];
+/// `struct edge`: connections, cold ones, ended ones, bytes sent and received, nanoseconds.
+pub(super) type EdgeRow = [u64; 6];
 /// `struct denial_share`.
 pub(super) type ShareRow = [u64; 2];
 /// `struct backends`: count, next draw, eIPs.
@@ -84,10 +84,18 @@ pub(super) fn edge([caller, callee]: EdgeKey) -> AddressEdge {
 }
 
 pub(super) fn traffic(row: EdgeRow) -> EdgeTraffic {
-    let [connections, cold, bytes_sent, bytes_received, nanoseconds] = row;
+    let [
+        connections,
+        cold,
+        ended,
+        bytes_sent,
+        bytes_received,
+        nanoseconds,
+    ] = row;
     EdgeTraffic {
         connections,
         cold,
+        ended,
         bytes_sent,
         bytes_received,
         duration: Duration::from_nanos(nanoseconds),
@@ -120,7 +128,7 @@ mod tests {
             ("network", 8, &[0, 4]),
             ("caller", size_of::<CallerRow>(), &[0, 4, 8]),
             ("edge_key", size_of::<EdgeKey>(), &[0, 4]),
-            ("edge", size_of::<EdgeRow>(), &[0, 8, 16, 24, 32]),
+            ("edge", size_of::<EdgeRow>(), &[0, 8, 16, 24, 32, 40]),
             ("denial_share", size_of::<ShareRow>(), &[0, 4, 8]),
             ("backends", size_of::<BackendsRow>(), &[0, 4, 8]),
         ] {
