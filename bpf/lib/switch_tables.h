@@ -177,7 +177,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_SOCKMAP);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, __u32);
 } node_listener SEC(".maps");
 
 /* Peers whose datagrams a socket has received last, so that it may answer them: a hash table of pairs of slots, in which the
