@@ -166,6 +166,7 @@ fn edge_entry(domain: &str, counted: EdgeCounters) -> EdgeStatus {
                 count,
             })
             .collect(),
+        ..EdgeStatus::default()
     }
 }
 

@@ -44,7 +44,7 @@ use crate::placement::placer::Placer;
 use crate::pool_metrics::PoolReport;
 use crate::run_lock::run_name;
 use crate::sockmap_routers::SockmapRouters;
-use crate::virtual_switch::{NodeSwitch, WakeProxy};
+use crate::virtual_switch::{self, NodeSwitch, SwitchReport, WakeProxy, log_denials};
 
 /// Opens the group of all sockets of instances, where a virtual switch is possible: it needs root on the
 /// machine, and replaces a forwarder.
@@ -82,6 +82,7 @@ pub struct Node {
     read_logs: LogStore,
     artifacts: Arc<ArtifactStore>,
     pub(crate) stats: DomainStats,
+    pub(crate) switch_report: SwitchReport,
     pub(crate) pool_report: PoolReport,
     gateway_threads: GatewayThreads,
     direct_instances: watch::Receiver<Arc<DirectInstances>>,
@@ -142,13 +143,24 @@ impl Node {
                 config.run_path("trust"),
             );
         }
-        let (hub, wake) = (config.hub.clone(), config.wake.clone());
-        let node = Self::start_with_logs(Arc::new(machine), config, registry, logs).await?;
+        let (hub, wake, switch) = (config.hub.clone(), config.wake.clone(), machine.switch());
+        let mut node = Self::start_with_logs(Arc::new(machine), config, registry, logs).await?;
         if let Some((hub, listener)) = hub.zip(listener) {
             let proxy = WakeProxy::new(hub, node.watch_snapshots(), wake);
             tokio::spawn(proxy.serve(listener));
         }
+        node.serve_switch(switch, registry);
         Ok(node)
+    }
+
+    /// Reports what the switch counts and denies.
+    fn serve_switch(&mut self, switch: Option<NodeSwitch>, registry: &MetricsRegistry) {
+        let events = switch.as_ref().and_then(NodeSwitch::take_events);
+        self.switch_report = SwitchReport::new(switch, self.watch_snapshots());
+        virtual_switch::register_collector(self.switch_report.clone(), registry);
+        if let Some(events) = events {
+            tokio::spawn(log_denials(events, self.switch_report.clone()));
+        }
     }
 
     /// Like [`Node::start`], on any machine.
@@ -229,6 +241,7 @@ impl Node {
         Ok(Node {
             desired,
             commands,
+            switch_report: SwitchReport::new(None, snapshots.clone()),
             watch_snapshots: snapshots,
             watch_observed: observed,
             read_logs: logs,

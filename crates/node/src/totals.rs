@@ -49,6 +49,14 @@ fn add_edge(sum: &mut EdgeStatus, more: EdgeStatus) {
     add(&mut sum.answer_messages, more.answer_messages);
     add(&mut sum.answer_bytes, more.answer_bytes);
     add(&mut sum.seconds, more.seconds);
+    add(&mut sum.connections, more.connections);
+    add(&mut sum.cold_connections, more.cold_connections);
+    add(&mut sum.denied_connections, more.denied_connections);
+    add(&mut sum.connection_bytes, more.connection_bytes);
+    if sum.latency.is_empty() {
+        sum.latency = more.latency;
+        return;
+    }
     sum.latency
         .iter_mut()
         .zip(more.latency)

@@ -10,8 +10,9 @@ use crate::{FunctionId, Namespace, NodeName};
 /// Name of the gateway as a caller. Full names of functions contain a dot, so none is equal.
 pub const GATEWAY_NAME: &str = "gateway";
 
-/// Counters of an edge: calls through shared memory, and direct calls over QUIC. Calls by way of
-/// the gateway are not included; messages and bytes are those in shared memory alone.
+/// Counters of an edge: calls through shared memory, direct calls over QUIC, and connections to the
+/// callee's virtual address. Calls by way of the gateway are not included; messages and their bytes are
+/// those in shared memory alone.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EdgeStatus {
@@ -44,6 +45,18 @@ pub struct EdgeStatus {
     pub seconds: f64,
     /// Histogram of latency, from the shortest to the longest bucket, which has no upper bound.
     pub latency: Vec<LatencyBucket>,
+    /// TCP connections and flows of datagrams to the callee's virtual address or instances.
+    #[serde(default)]
+    pub connections: u64,
+    /// Of these, those that found no ready instance on the node.
+    #[serde(default)]
+    pub cold_connections: u64,
+    /// Connections that were denied: no edge is declared.
+    #[serde(default)]
+    pub denied_connections: u64,
+    /// Bytes of ended TCP connections, in both directions.
+    #[serde(default)]
+    pub connection_bytes: u64,
 }
 
 /// Calls that a function received past the gateway: through shared memory as it counted them, over

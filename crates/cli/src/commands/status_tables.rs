@@ -68,16 +68,21 @@ fn edges_table(edges: &[EdgeStatus]) -> TextTable {
         "IN FLIGHT",
         "BYTES",
         "MEAN",
+        "CONNECTIONS",
+        "DENIED",
     ];
     // Columns of numbers, from REQUESTS on.
-    let mut table = (3..8).fold(TextTable::new(&headings), TextTable::align_right);
+    let mut table = (3..10).fold(TextTable::new(&headings), TextTable::align_right);
     for edge in edges {
         let numbers = [
             edge.requests,
             edge.failed,
             edge.in_flight,
-            edge.call_bytes.saturating_add(edge.answer_bytes),
+            [edge.call_bytes, edge.answer_bytes, edge.connection_bytes]
+                .into_iter()
+                .fold(0, u64::saturating_add),
         ];
+        let connections = [edge.connections, edge.denied_connections];
         let names = [&edge.chain, &edge.caller, &edge.callee].map(Clone::clone);
         let mean = if edge.requests == 0 {
             "-".to_owned()
@@ -88,7 +93,8 @@ fn edges_table(edges: &[EdgeStatus]) -> TextTable {
             names
                 .into_iter()
                 .chain(numbers.map(|number| number.to_string()))
-                .chain([mean]),
+                .chain([mean])
+                .chain(connections.map(|number| number.to_string())),
         );
     }
     with_nodes(table, edges.iter().map(|edge| edge.node.clone()).collect())

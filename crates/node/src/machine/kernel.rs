@@ -142,6 +142,11 @@ impl KernelMachine {
         }
     }
 
+    /// Returns the virtual switch, where there is one.
+    pub(crate) fn switch(&self) -> Option<NodeSwitch> {
+        self.switch.clone()
+    }
+
     /// Adds a pool for destinations outside. `trust_folder` gets the files by which instances trust
     /// its authority.
     pub(crate) fn with_pool(self, pool: EgressHandle, trust_folder: PathBuf) -> Self {

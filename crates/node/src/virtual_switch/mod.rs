@@ -2,16 +2,22 @@
 //!
 //! [`SwitchTable`] decides which rows the kernel's maps need, from what functions declare and from
 //! the instances here. [`NodeSwitch`] writes them. [`host_names`] are the names of addresses inside
-//! instances. [`WakeProxy`] takes the connections to functions without a ready instance.
+//! instances. [`SwitchReport`] reads what the kernel counts. [`WakeProxy`] takes the connections to functions without a ready instance.
 
 mod connection_shares;
+mod denial_log;
 mod host_names;
 mod node_switch;
+mod switch_metrics;
+mod switch_report;
 mod switch_table;
 mod wake_proxy;
 
+pub(crate) use denial_log::log_denials;
 pub(crate) use host_names::host_entries;
 pub(crate) use node_switch::{InstancePermit, NodeSwitch};
+pub(crate) use switch_metrics::register_collector;
+pub(crate) use switch_report::SwitchReport;
 pub use switch_table::SwitchChange;
 pub(crate) use switch_table::{FunctionRows, SwitchTable};
 pub(crate) use wake_proxy::WakeProxy;

@@ -1,10 +1,13 @@
 //! The virtual switch of this node's instances: its cgroup, its rows, and its permits.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::sync::Arc;
 
-use nearpath_kernel::bpf::{SwitchNetworks, VirtualSwitch};
+use nearpath_kernel::bpf::{
+    AddressEdge, DenialEvents, EdgeTraffic, SwitchNetworks, SwitchRefusals, VirtualSwitch,
+};
 use nearpath_kernel::cgroup::SocketGroup;
 use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sandbox::DestinationRoute;
@@ -115,6 +118,26 @@ impl NodeSwitch {
                 Ok(())
             }
         }
+    }
+
+    /// Returns the traffic of all edges.
+    pub(crate) fn edges(&self) -> BTreeMap<AddressEdge, EdgeTraffic> {
+        self.0.switch.edges()
+    }
+
+    /// Returns how often each pair without an edge was denied.
+    pub(crate) fn denials(&self) -> BTreeMap<AddressEdge, u64> {
+        self.0.switch.denials()
+    }
+
+    /// Returns the refusals of all callers.
+    pub(crate) fn refusals(&self) -> SwitchRefusals {
+        self.0.switch.refusals()
+    }
+
+    /// Takes the stream of denied connections; `None` when it was taken.
+    pub(crate) fn take_events(&self) -> Option<DenialEvents> {
+        self.0.switch.take_events()
     }
 
     /// Returns the routes that each instance needs: to virtual addresses, and to other instances.

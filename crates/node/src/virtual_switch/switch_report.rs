@@ -1,0 +1,206 @@
+//! Connections along edges as the kernel counts them, by the names of functions: for metrics, and for
+//! `nearpath edges`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use nearpath_kernel::bpf::{AddressEdge, EdgeTraffic, SwitchRefusals};
+use nearpath_types::chain_status::EdgeStatus;
+use nearpath_types::{FunctionId, RoutingSnapshot};
+use tokio::sync::watch;
+
+use super::NodeSwitch;
+
+/// Callee of denied connections whose destination is no function, or none with a row of its own.
+pub(crate) const OTHER_DESTINATIONS: &str = "other";
+
+/// Reads the switch. Clones read the same one; without a switch there is nothing.
+#[derive(Debug, Clone)]
+pub(crate) struct SwitchReport {
+    switch: Option<NodeSwitch>,
+    snapshots: watch::Receiver<Arc<RoutingSnapshot>>,
+}
+
+/// An edge, or a denied pair, with its counts.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ConnectionCounts {
+    pub(crate) caller: FunctionId,
+    /// Chain of the caller; empty: it has none.
+    pub(crate) chain: String,
+    /// `None`: [`OTHER_DESTINATIONS`].
+    pub(crate) callee: Option<FunctionId>,
+    /// `None`: no edge is declared.
+    pub(crate) traffic: Option<EdgeTraffic>,
+    pub(crate) denied: u64,
+}
+
+impl ConnectionCounts {
+    /// Returns the name of the callee.
+    pub(crate) fn callee_name(&self) -> String {
+        let callee = self.callee.as_ref();
+        callee.map_or_else(|| OTHER_DESTINATIONS.to_owned(), ToString::to_string)
+    }
+}
+
+impl SwitchReport {
+    pub(crate) fn new(
+        switch: Option<NodeSwitch>,
+        snapshots: watch::Receiver<Arc<RoutingSnapshot>>,
+    ) -> Self {
+        Self { switch, snapshots }
+    }
+
+    /// Returns the refusals of all callers.
+    pub(crate) fn refusals(&self) -> Option<SwitchRefusals> {
+        self.switch.as_ref().map(NodeSwitch::refusals)
+    }
+
+    /// Returns the edges that have rows, and the pairs that were denied.
+    pub(crate) fn connection_counts(&self) -> Vec<ConnectionCounts> {
+        let Some(switch) = &self.switch else {
+            return Vec::new();
+        };
+        let (edges, denials) = (switch.edges(), switch.denials());
+        let snapshot = self.snapshots.borrow().clone();
+        name_counts(&edges, &denials, &snapshot)
+    }
+
+    /// Returns the function with an address.
+    pub(crate) fn name_of(&self, address: Ipv4Addr) -> Option<FunctionId> {
+        let snapshot = self.snapshots.borrow().clone();
+        let mut functions = snapshot.functions.values();
+        let found = functions.find(|route| route.address.is_some_and(|own| own.v4 == address));
+        found.map(|route| route.id.clone())
+    }
+
+    /// Returns the edges with their connections, for `nearpath edges`.
+    pub(crate) fn edge_status(&self) -> Vec<EdgeStatus> {
+        let rows = self.connection_counts().into_iter();
+        let rows = rows.map(|one| edge_entry(&one));
+        // Most edges are used over HTTP and shared memory only.
+        rows.filter(|row| row.connections > 0 || row.denied_connections > 0)
+            .collect()
+    }
+}
+
+/// Adds names to counts. Functions that no longer exist are left out: their rows are about to go.
+fn name_counts(
+    edges: &BTreeMap<AddressEdge, EdgeTraffic>,
+    denials: &BTreeMap<AddressEdge, u64>,
+    snapshot: &RoutingSnapshot,
+) -> Vec<ConnectionCounts> {
+    let routes = snapshot.functions.values();
+    let by_address: HashMap<Ipv4Addr, _> = routes
+        .filter_map(|route| Some((route.address?.v4, route)))
+        .collect();
+    let pairs: BTreeSet<_> = edges.keys().chain(denials.keys()).collect();
+    let named = pairs.into_iter().filter_map(|pair| {
+        let caller = by_address.get(&pair.caller)?;
+        let callee = by_address.get(&pair.callee).map(|route| route.id.clone());
+        Some(ConnectionCounts {
+            caller: caller.id.clone(),
+            chain: caller.policy.chain.clone().unwrap_or_default(),
+            callee,
+            traffic: edges.get(pair).copied(),
+            denied: denials.get(pair).copied().unwrap_or(0),
+        })
+    });
+    merge_others(named)
+}
+
+/// Adds up the pairs of a caller whose callees have no name.
+fn merge_others(counts: impl Iterator<Item = ConnectionCounts>) -> Vec<ConnectionCounts> {
+    let mut merged: Vec<ConnectionCounts> = Vec::new();
+    for one in counts {
+        let same = merged
+            .iter_mut()
+            .find(|known| known.caller == one.caller && known.callee.is_none());
+        match same.filter(|_| one.callee.is_none()) {
+            Some(known) => known.denied += one.denied,
+            None => merged.push(one),
+        }
+    }
+    merged
+}
+
+fn edge_entry(counts: &ConnectionCounts) -> EdgeStatus {
+    let traffic = counts.traffic.unwrap_or_default();
+    EdgeStatus {
+        chain: counts.chain.clone(),
+        namespace: counts.caller.namespace.to_string(),
+        caller: counts.caller.to_string(),
+        callee: counts.callee_name(),
+        connections: traffic.connections + traffic.cold,
+        cold_connections: traffic.cold,
+        denied_connections: counts.denied,
+        connection_bytes: traffic.bytes_sent + traffic.bytes_received,
+        ..EdgeStatus::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_types::{FunctionMap, FunctionPolicy, FunctionRoute, VirtualAddress};
+
+    fn route(name: &str, number: u8) -> FunctionRoute {
+        FunctionRoute {
+            id: name.parse().unwrap(),
+            address: Some(VirtualAddress {
+                v4: [10, 60, 0, number].into(),
+                v6: "fd00::1".parse().unwrap(),
+            }),
+            policy: Arc::new(FunctionPolicy {
+                chain: Some("shop".into()),
+                ..FunctionPolicy::default()
+            }),
+            replicas: 1,
+            instances: Vec::new(),
+            runs_here: true,
+            remotes: Vec::new(),
+            start_failure: None,
+        }
+    }
+
+    #[test]
+    fn pairs_have_names_and_strangers_are_one_row() {
+        let snapshot = RoutingSnapshot {
+            functions: FunctionMap::from_iter([route("cart", 2), route("store", 3)]),
+            ..RoutingSnapshot::default()
+        };
+        let pair = |caller: u8, callee: u8| AddressEdge {
+            caller: [10, 60, 0, caller].into(),
+            callee: [10, 60, 0, callee].into(),
+        };
+        let traffic = EdgeTraffic {
+            connections: 5,
+            cold: 1,
+            bytes_sent: 10,
+            bytes_received: 20,
+            ..EdgeTraffic::default()
+        };
+        let edges = BTreeMap::from([(pair(2, 3), traffic), (pair(9, 3), traffic)]);
+        let denials = BTreeMap::from([(pair(2, 8), 3), (pair(2, 9), 4), (pair(3, 2), 1)]);
+        let counts = name_counts(&edges, &denials, &snapshot);
+        let rows: Vec<_> = counts.iter().map(edge_entry).collect();
+        let rows = rows.iter().map(|row| {
+            let EdgeStatus {
+                caller,
+                callee,
+                connections,
+                denied_connections,
+                ..
+            } = row;
+            format!("{caller} {callee} {connections} {denied_connections}")
+        });
+        assert_eq!(
+            rows.collect::<Vec<_>>(),
+            [
+                "cart.openfaas-fn store.openfaas-fn 6 0",
+                "cart.openfaas-fn other 0 7",
+                "store.openfaas-fn cart.openfaas-fn 0 1",
+            ]
+        );
+    }
+}
