@@ -49,6 +49,7 @@ pub fn probe_machine() -> MachineCapabilities {
         usr_finding(),
         sockmap_finding(),
         loopback_finding(),
+        switch_finding(),
         forwarding_finding(),
         listener_finding(),
         interception_finding(),
@@ -195,6 +196,16 @@ fn loopback_finding() -> CapabilityFinding {
         optional: true,
         impact: "functions with `nearpath.io/loopback: sockmap` are called over TCP",
         remedy: "run as root with CAP_BPF and CAP_NET_ADMIN, on a kernel that counts redirected bytes (FIONREAD) with cgroup v2, with a nearpath that was built with clang",
+    }
+}
+
+fn switch_finding() -> CapabilityFinding {
+    CapabilityFinding {
+        name: "virtual addresses",
+        problem: error_text(&crate::bpf::check_switch_support()),
+        optional: true,
+        impact: "functions call each other over HTTP at the gateway and through shared memory only, not by name with other protocols",
+        remedy: "run as root with CAP_BPF and CAP_NET_ADMIN, on Linux 5.18 or later with cgroup v2, with a nearpath that was built with clang",
     }
 }
 

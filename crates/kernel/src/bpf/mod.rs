@@ -42,6 +42,8 @@ pub use forwarder::{Forwarder, PacketCounters, PairCounters};
 pub use loopback_redirect::{LoopbackCounters, LoopbackRedirect};
 pub use peer_names::PeerNames;
 pub use socket_cgroup_guard::SocketCgroupGuard;
+use socket_cgroup_guard::{enter_new_group, leave_group};
+
 pub use sockmap_router::{SockmapCounters, SockmapPair, SockmapRouter};
 pub use virtual_switch::{
     AddressEdge, DenialEvent, DenialEvents, EdgeTraffic, SwitchNetworks, SwitchRefusals,
@@ -64,4 +66,18 @@ pub fn check_sockmap_support() -> io::Result<()> {
 pub fn check_forwarding_support() -> io::Result<()> {
     let hub = HubNetns::create(NEXT_HOP)?;
     Forwarder::load_program()?.attach_device(&hub, Eip(NEXT_HOP), "lo")
+}
+
+/// Checks the same for the virtual switch, by attaching it to the cgroup of a thread.
+///
+/// # Errors
+/// Names the missing facility and a remedy.
+pub fn check_switch_support() -> io::Result<()> {
+    let folder = enter_new_group()?;
+    let attached = VirtualSwitch::attach(&folder).and_then(|mut switch| {
+        let hub = HubNetns::create(NEXT_HOP)?;
+        switch.listen_for_absent(&hub).map(drop)
+    });
+    leave_group(&folder);
+    attached
 }
