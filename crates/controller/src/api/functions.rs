@@ -17,7 +17,7 @@ use super::image::resolve_image;
 use super::peer_queries::{ask_peers, missing_header, read_json};
 use super::status::{function_status, with_details};
 use crate::controller::Controller;
-use crate::model::{CommandRefusal, ControllerCommand, DeployedFunction};
+use crate::model::{CommandRefusal, ControllerCommand, ControllerModel, DeployedFunction};
 
 /// `GET /system/functions?namespace=`
 pub(crate) async fn list_functions(
@@ -29,7 +29,7 @@ pub(crate) async fn list_functions(
     let peers = PeerFunctions::new(ask_peers(&it, &path, read_json).await);
     let (model, observed) = (it.model(), it.inner.fleet.observed_functions());
     let all = model.functions_in(&namespace).map(|function| {
-        let status = local_status(&it, function, &observed);
+        let status = local_status(&it, &model, function, &observed);
         peers.add_to(&it, function, status)
     });
     Ok((missing_header(peers.missing()), Answer(all.collect())))
@@ -38,17 +38,21 @@ pub(crate) async fn list_functions(
 /// Returns the status of a function on this node.
 pub(super) fn local_status(
     it: &Controller,
+    model: &ControllerModel,
     function: &DeployedFunction,
     observed: &FunctionMap<ObservedFunction>,
 ) -> FunctionStatus {
     let id = function.spec.id();
+    let address = model.address_number(&id);
     let observed = observed.get(&id).map(|seen| &**seen);
-    function_status(function, observed, it.inner.fleet.invocation_count(&id))
+    let invocations = it.inner.fleet.invocation_count(&id);
+    function_status(function, address, observed, invocations)
 }
 
 /// Returns the status of a function on this node, with its instances and perhaps their usage.
 pub(super) async fn local_details(
     it: &Controller,
+    model: &ControllerModel,
     function: &DeployedFunction,
     with_usage: bool,
 ) -> FunctionStatus {
@@ -58,10 +62,9 @@ pub(super) async fn local_details(
         true => Some(fleet.function_usage(id.clone()).await),
         false => None,
     };
-    let all_observed = fleet.observed_functions();
-    let observed = all_observed.get(&id).map(|seen| &**seen);
-    let status = function_status(function, observed, fleet.invocation_count(&id));
-    with_details(status, observed, usage)
+    let observed = fleet.observed_functions();
+    let status = local_status(it, model, function, &observed);
+    with_details(status, observed.get(&id).map(|seen| &**seen), usage)
 }
 
 /// Status of an accepted deployment, and its warnings.
@@ -154,7 +157,7 @@ pub(crate) async fn describe_function(
     }
     let (peers, status) = tokio::join!(
         ask_peers(&it, &path, read_json),
-        local_details(&it, function, with_usage)
+        local_details(&it, &model, function, with_usage)
     );
     let peers = PeerFunctions::new(peers);
     let status = peers.add_to(&it, function, status);

@@ -50,7 +50,7 @@ async fn report_functions(
     let Some(name) = params.get("name") else {
         let observed = it.inner.fleet.observed_functions();
         let all = model.functions_in(&namespace).map(|function| {
-            let status = local_status(&it, function, &observed);
+            let status = local_status(&it, &model, function, &observed);
             node_report(own, function, &status)
         });
         return Ok(Answer(all.collect()));
@@ -60,6 +60,7 @@ async fn report_functions(
     let Some(function) = model.functions.get(&id) else {
         return Ok(Answer(Vec::new()));
     };
-    let status = local_details(&it, function, params.has_flag("usage")).await;
+    let with_usage = params.has_flag("usage");
+    let status = local_details(&it, &model, function, with_usage).await;
     Ok(Answer(vec![node_report(own, function, &status)]))
 }

@@ -11,6 +11,7 @@ const FUNCTION_LABEL: &str = "faas_function";
 /// Builds a status. `observed` is `None` while the node does not know the function.
 pub(crate) fn function_status(
     function: &DeployedFunction,
+    address: Option<AddressNumber>,
     observed: Option<&ObservedFunction>,
     invocations: u64,
 ) -> FunctionStatus {
@@ -27,7 +28,7 @@ pub(crate) fn function_status(
         available_replicas: observed.map_or(0, ObservedFunction::available_count),
         created_at: rfc3339::format_time(function.created_at),
         revision: function.revision.0,
-        virtual_address: function.address.map(AddressNumber::ipv4),
+        virtual_address: address.map(AddressNumber::ipv4),
         usage: None,
         not_ready_reason: observed.and_then(|observed| observed.start_failure.clone()),
         last_failure: observed.and_then(|observed| observed.last_failure.clone()),

@@ -1,4 +1,4 @@
-//! Virtual addresses: which ones functions have, and the next free one.
+//! Numbers of virtual addresses: which ones are in use, and the next free one.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -96,7 +96,7 @@ impl TryFrom<Ipv6Addr> for AddressPrefix {
     }
 }
 
-/// Numbers that functions have, and the last allocated one. The search goes round from there, so
+/// Numbers in use, and the last allocated one. The search goes round from there, so
 /// a released number is reused late: sockets and caches of callers may still hold it.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct AddressPool {
@@ -131,7 +131,7 @@ impl fmt::Debug for AddressPool {
 
 impl AddressPool {
     /// Next free number behind the last allocated one; `None` when all are in use.
-    pub(super) fn next_free(&self) -> Option<AddressNumber> {
+    fn next_free(&self) -> Option<AddressNumber> {
         let start = self.last.map_or(FIRST_NUMBER, |last| last.0 + 1);
         self.free_from(start)
             .or_else(|| self.free_from(FIRST_NUMBER))
@@ -147,13 +147,14 @@ impl AddressPool {
             .enumerate()
             .find(|(_, word)| *word != u64::MAX)?;
         let number = (first + index) as u32 * u64::BITS + word.trailing_ones();
-        // Reserved numbers have set bits, so every clear bit is one of a function.
+        // Reserved numbers have set bits, so every clear bit is a number for functions.
         u16::try_from(number).ok().map(AddressNumber)
     }
 
     /// Takes the next free number as the last allocated one.
     pub(super) fn allocate(&mut self) -> Option<AddressNumber> {
         let number = self.next_free()?;
+        self.replace(None, Some(number));
         self.last = Some(number);
         Some(number)
     }
@@ -166,7 +167,7 @@ impl AddressPool {
         self.last = Some(number);
     }
 
-    /// Moves a function from one number to another; equal ones cost nothing.
+    /// Moves a name from one number to another; equal ones cost nothing.
     pub(super) fn replace(&mut self, old: Option<AddressNumber>, new: Option<AddressNumber>) {
         if old == new {
             return;

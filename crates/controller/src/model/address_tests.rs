@@ -4,8 +4,11 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 
+use super::address_pool::AddressPool;
 use super::declared_tests::{any_state, state_of};
-use super::tests::{any_command, assert_sound, at_seconds, run_command, secret_value, test_spec};
+use super::tests::{
+    any_command, assert_sound, at_seconds, needed_names, run_command, secret_value, test_spec,
+};
 use super::*;
 
 const LAST_NUMBER: u16 = u16::MAX - 1;
@@ -16,29 +19,29 @@ fn number(number: u16) -> AddressNumber {
     AddressNumber::try_from(number).unwrap()
 }
 
-fn deploy(model: &mut ControllerModel, name: &str) -> Option<Ipv4Addr> {
+pub(super) fn deploy(model: &mut ControllerModel, name: &str) -> Option<Ipv4Addr> {
     run_command(model, ControllerCommand::Deploy(test_spec(name))).unwrap();
     address_of(model, name)
 }
 
-fn remove(model: &mut ControllerModel, name: &str) {
+pub(super) fn remove(model: &mut ControllerModel, name: &str) {
     run_command(model, ControllerCommand::Remove(name.parse().unwrap())).unwrap();
 }
 
-fn address_of(model: &ControllerModel, name: &str) -> Option<Ipv4Addr> {
-    let function = &model.functions[&name.parse::<FunctionId>().unwrap()];
-    function.address.map(AddressNumber::ipv4)
+pub(super) fn address_of(model: &ControllerModel, name: &str) -> Option<Ipv4Addr> {
+    let number = model.address_number(&name.parse().unwrap());
+    number.map(AddressNumber::ipv4)
 }
 
-fn ipv4(text: &str) -> Option<Ipv4Addr> {
+pub(super) fn ipv4(text: &str) -> Option<Ipv4Addr> {
     Some(text.parse().unwrap())
 }
 
 /// A model in which all numbers but these are in use.
-fn model_with_free(free: &[u16]) -> ControllerModel {
+pub(super) fn model_with_free(free: &[u16]) -> ControllerModel {
     let mut model = ControllerModel::default();
     for used in (2..=LAST_NUMBER).filter(|used| !free.contains(used)) {
-        model.addresses.replace(None, Some(number(used)));
+        model.addresses.pool.replace(None, Some(number(used)));
     }
     model
 }
@@ -48,7 +51,6 @@ fn every_number_is_allocated_once_before_any_again() {
     let mut pool = AddressPool::default();
     let mut numbers = Vec::new();
     while let Some(allocated) = pool.allocate() {
-        pool.replace(None, Some(allocated));
         numbers.push(u16::from(allocated));
     }
     assert_eq!(numbers.len(), TOTAL_NUMBERS);
@@ -139,11 +141,9 @@ fn functions_of_an_older_version_get_addresses_by_name() {
     let mut model = ControllerModel::default();
     for name in ["c", "a", "b"] {
         deploy(&mut model, name);
-        let mut function = model.functions[&name.parse::<FunctionId>().unwrap()].clone();
         if name != "b" {
-            function.address = None;
+            model.apply_change(ModelChange::DropAddress(name.parse().unwrap()));
         }
-        model.apply_change(ModelChange::PutFunction(function));
     }
     let prefix = AddressPrefix::from_random([1; 5]);
     let decision = complete_addresses(&model, prefix);
@@ -213,13 +213,6 @@ fn expected_number(used: &BTreeSet<u16>, last: Option<u16>) -> u16 {
     round.find(|number| !used.contains(number)).unwrap()
 }
 
-fn numbers_of(model: &ControllerModel) -> BTreeMap<FunctionId, u16> {
-    let functions = model.functions.iter();
-    functions
-        .map(|(id, one)| (id.clone(), one.address.unwrap().into()))
-        .collect()
-}
-
 fn any_change_of_functions() -> impl Strategy<Value = ControllerCommand> {
     prop_oneof![
         6 => any_command(),
@@ -227,35 +220,76 @@ fn any_change_of_functions() -> impl Strategy<Value = ControllerCommand> {
     ]
 }
 
+/// Addresses, found by looking at all functions after each command.
+#[derive(Debug, Default, PartialEq)]
+struct NaiveAddresses {
+    numbers: BTreeMap<FunctionId, u16>,
+    last: Option<u16>,
+}
+
+impl NaiveAddresses {
+    fn of(model: &ControllerModel) -> Self {
+        let numbers = model.addresses.numbers.iter();
+        Self {
+            numbers: numbers
+                .map(|(id, one)| (id.clone(), (*one).into()))
+                .collect(),
+            last: model.addresses.pool.last().map(u16::from),
+        }
+    }
+
+    fn follow(&mut self, needed: &BTreeMap<FunctionId, u32>) {
+        let mut used: BTreeSet<_> = self.numbers.values().copied().collect();
+        for id in needed.keys() {
+            if !self.numbers.contains_key(id) {
+                let number = expected_number(&used, self.last);
+                used.insert(number);
+                self.last = Some(number);
+                self.numbers.insert(id.clone(), number);
+            }
+        }
+        // Only now: a number that is released is not reused at once.
+        self.numbers.retain(|id, _| needed.contains_key(id));
+    }
+}
+
 proptest! {
     #[test]
-    fn addresses_are_unique_kept_and_go_round(
+    fn addresses_equal_those_of_a_naive_model(
         last in prop::option::of(prop_oneof![2..8u16, LAST_NUMBER - 4..=LAST_NUMBER]),
         commands in prop::collection::vec(any_change_of_functions(), 0..60),
     ) {
         let mut model = ControllerModel::default();
         let start = last.map(|last| ModelChange::LastAddress(number(last)));
         start.into_iter().for_each(|change| model.apply_change(change));
-        let mut last = last;
+        let mut naive = NaiveAddresses { last, ..NaiveAddresses::default() };
         for command in commands {
-            let before = numbers_of(&model);
             let _ = run_command(&mut model, command);
-            let after = numbers_of(&model);
-            // A declared state adds functions before it removes others.
-            let mut used: BTreeSet<_> = before.values().copied().collect();
-            for (id, number) in &after {
-                match before.get(id) {
-                    Some(kept) => prop_assert_eq!(number, kept),
-                    None => {
-                        prop_assert_eq!(*number, expected_number(&used, last));
-                        prop_assert!(used.insert(*number));
-                        last = Some(*number);
-                    }
-                }
+            naive.follow(&needed_names(&model));
+            prop_assert_eq!(&NaiveAddresses::of(&model), &naive);
+        }
+    }
+
+    #[test]
+    fn while_few_numbers_are_free_names_keep_theirs_or_are_named(
+        commands in prop::collection::vec(any_change_of_functions(), 0..40),
+    ) {
+        let mut model = model_with_free(&[7, 900, 901]);
+        for command in commands {
+            let (before, known) = (NaiveAddresses::of(&model).numbers, needed_names(&model));
+            let Ok(decision) = decide_command(&model, &command, at_seconds(1)) else { continue };
+            decision.changes.into_iter().for_each(|change| model.apply_change(change));
+            let (after, needed) = (NaiveAddresses::of(&model).numbers, needed_names(&model));
+            for (id, number) in &before {
+                prop_assert_eq!(after.get(id), needed.contains_key(id).then_some(number));
             }
-            prop_assert_eq!(model.addresses.last().map(u16::from), last);
             let unique: BTreeSet<_> = after.values().collect();
             prop_assert_eq!(unique.len(), after.len());
+            for id in needed.keys() {
+                let is_named = decision.without_address.contains(id);
+                prop_assert!(!is_named || !after.contains_key(id));
+                prop_assert!(is_named || after.contains_key(id) || known.contains_key(id));
+            }
         }
     }
 }

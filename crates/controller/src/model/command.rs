@@ -61,6 +61,10 @@ pub enum ModelChange {
     DropNode(NodeName),
     /// Revisions up to this one are used.
     Revision(Revision),
+    /// A name has a virtual address.
+    PutAddress(FunctionId, AddressNumber),
+    /// A name has no virtual address any more.
+    DropAddress(FunctionId),
     /// This number of a virtual address was allocated last.
     LastAddress(AddressNumber),
     /// The prefix of virtual addresses was set.
@@ -76,6 +80,7 @@ impl ModelChange {
                 | Self::DropSecret(_)
                 | Self::DropNamespace(_)
                 | Self::DropNode(_)
+                | Self::DropAddress(_)
         )
     }
 }
@@ -100,8 +105,8 @@ pub struct CommandDecision {
     pub outcome: CommandOutcome,
     /// Changes to write together or not at all.
     pub changes: Vec<ModelChange>,
-    /// Functions that were deployed without a virtual address, because none was free. The log names
-    /// them once the changes are on disk.
+    /// Deployed functions and declared callees without a virtual address, because none was free. The
+    /// log names them once the changes are on disk.
     pub without_address: Vec<FunctionId>,
 }
 
@@ -111,7 +116,7 @@ impl CommandDecision {
         Self::new(CommandOutcome::Unchanged, Vec::new())
     }
 
-    /// Returns a decision that concerns no address.
+    /// Returns a decision whose names all have addresses.
     pub(super) fn new(outcome: CommandOutcome, changes: Vec<ModelChange>) -> Self {
         Self {
             outcome,

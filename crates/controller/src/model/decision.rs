@@ -8,8 +8,8 @@ use nearpath_types::{FunctionId, FunctionSpec, Namespace, Revision};
 use super::difference::apply_declared;
 use super::validation::{normalize_spec, validate_spec};
 use super::{
-    AddressNumber, CommandDecision, CommandOutcome, CommandRefusal, ControllerCommand,
-    ControllerModel, DeployedFunction, ModelChange, NamespaceEntry, SecretId, SecretValue,
+    CommandDecision, CommandOutcome, CommandRefusal, ControllerCommand, ControllerModel,
+    DeployedFunction, ModelChange, NamespaceEntry, SecretId, SecretValue,
 };
 
 type DecisionResult = Result<CommandDecision, CommandRefusal>;
@@ -32,8 +32,7 @@ pub fn decide_command(
             }
             false => Err(CommandRefusal::NoFunction(spec.id())),
         },
-        ControllerCommand::Remove(id) => find_function(model, id)
-            .map(|_| removal_decision(ModelChange::DropFunction(id.clone()))),
+        ControllerCommand::Remove(id) => remove_function(model, id),
         ControllerCommand::Scale(id, replicas) => scale_function(model, id, *replicas),
         ControllerCommand::Wake(id) => wake_function(model, id),
         ControllerCommand::CreateSecret(id, value) => create_secret(model, id, value),
@@ -69,40 +68,25 @@ fn deploy_function(
     // An update keeps the creation time and the replicas: scaling and deploying are separate
     // operations.
     let created_at = old.map_or(now, |old| old.created_at);
-    let (address, allocation) = choose_address(model, old);
-    let id = spec.id();
     let function = DeployedFunction {
         spec: Arc::new(spec),
         revision,
         replicas,
         created_at,
         folder: None,
-        address,
     };
-    let mut changes = vec![
+    let addresses = model.addresses.changes_after(old, Some(&function));
+    let changes = vec![
         ModelChange::Revision(revision),
         ModelChange::PutFunction(function),
     ];
-    changes.extend(allocation);
-    Ok(CommandDecision {
-        outcome,
-        changes,
-        without_address: address.is_none().then_some(id).into_iter().collect(),
-    })
+    Ok(CommandDecision::new(outcome, changes).with_addresses(addresses))
 }
 
-/// Returns the address of the function's predecessor, or the next free one and its change.
-fn choose_address(
-    model: &ControllerModel,
-    old: Option<&DeployedFunction>,
-) -> (Option<AddressNumber>, Option<ModelChange>) {
-    match old.and_then(|old| old.address) {
-        Some(kept) => (Some(kept), None),
-        None => {
-            let number = model.addresses.next_free();
-            (number, number.map(ModelChange::LastAddress))
-        }
-    }
+fn remove_function(model: &ControllerModel, id: &FunctionId) -> DecisionResult {
+    let old = find_function(model, id)?;
+    let addresses = model.addresses.changes_after(Some(old), None);
+    Ok(removal_decision(ModelChange::DropFunction(id.clone())).with_addresses(addresses))
 }
 
 fn scale_function(model: &ControllerModel, id: &FunctionId, replicas: u64) -> DecisionResult {

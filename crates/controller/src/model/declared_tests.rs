@@ -2,7 +2,12 @@
 
 use proptest::prelude::*;
 
-use super::tests::{at_seconds, rebuilt_desired, run_command, secret_value, test_spec};
+use nearpath_types::policy::CALLS;
+
+use super::tests::{
+    any_calls, assert_addresses_sound, at_seconds, rebuilt_desired, run_command, secret_value,
+    test_spec,
+};
 use super::*;
 
 fn digest(text: &str) -> FolderDigest {
@@ -193,12 +198,14 @@ prop_compose! {
         content in prop::sample::select(vec!["x", "y"]),
         keys in prop::sample::subsequence(vec!["k", "l"], 0..=2),
         min in 1u32..3,
+        calls in any_calls(),
     ) -> DeclaredFunction {
         let mut spec = test_spec(name);
         spec.namespace = namespace.parse().unwrap();
         spec.image = format!("file:///srv/{path}");
         spec.secrets = keys.into_iter().map(str::to_owned).collect();
         spec.labels.insert("com.openfaas.scale.min".into(), min.to_string());
+        spec.annotations.insert(CALLS.into(), calls);
         if !node.is_empty() {
             spec.annotations.insert("nearpath.io/nodes".into(), node.into());
         }
@@ -226,17 +233,20 @@ prop_compose! {
     }
 }
 
-/// The model without what depends on earlier states: revisions and addresses.
+/// The model without what depends on earlier states: revisions and numbers of addresses.
 fn without_history(model: &ControllerModel) -> ControllerModel {
     let mut same = model.clone();
     for function in model.functions.values() {
         let mut function = function.clone();
         function.revision = Revision(0);
-        function.address = None;
         same.apply_change(ModelChange::PutFunction(function));
     }
     same.revision = Revision(0);
-    same.addresses = AddressPool::default();
+    (same.addresses.numbers, same.addresses.pool) = Default::default();
+    for (id, number) in model.addresses.numbers.keys().zip(2..) {
+        let number = AddressNumber::try_from(number).unwrap();
+        same.apply_change(ModelChange::PutAddress(id.clone(), number));
+    }
     same
 }
 
@@ -249,6 +259,7 @@ proptest! {
             apply(&mut model, state).unwrap();
             prop_assert!(model.revision >= before.revision);
             prop_assert_eq!(model.desired_state(), rebuilt_desired(&model));
+            assert_addresses_sound(&model);
             let revisions: BTreeSet<_> = model.functions.values().map(|one| one.revision).collect();
             prop_assert_eq!(revisions.len(), model.functions.len());
         }

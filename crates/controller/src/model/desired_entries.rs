@@ -19,20 +19,24 @@ impl ControllerModel {
             }
             None => drop(self.desired.functions.remove(id)),
         }
+    }
+
+    pub(super) fn renew_address(&mut self, id: &FunctionId) {
         match self.desired_address(id) {
-            Some(address) => drop(self.desired.addresses.insert(id.clone(), address)),
+            Some((id, address)) => drop(self.desired.addresses.insert(id, address)),
             None => drop(self.desired.addresses.remove(id)),
         }
     }
 
-    pub(super) fn desired_address(&self, id: &FunctionId) -> Option<VirtualAddress> {
-        let number = self.functions.get(id)?.address?;
-        Some(self.address_prefix?.address(number))
+    pub(super) fn renew_addresses(&mut self) {
+        let names: Vec<_> = self.addresses.numbers.keys().cloned().collect();
+        names.iter().for_each(|id| self.renew_address(id));
     }
 
-    pub(super) fn renew_all(&mut self) {
-        let ids: Vec<_> = self.functions.keys().cloned().collect();
-        ids.iter().for_each(|id| self.renew_desired(id));
+    /// Entry of a name's address, whose key shares its text with the model.
+    pub(super) fn desired_address(&self, id: &FunctionId) -> Option<(FunctionId, VirtualAddress)> {
+        let (id, number) = self.addresses.numbers.get_key_value(id)?;
+        Some((id.clone(), self.address_prefix?.address(*number)))
     }
 
     pub(super) fn renew_nodes(&mut self) {

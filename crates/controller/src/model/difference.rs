@@ -10,9 +10,9 @@ use nearpath_types::{
 
 use super::validation::{check_fields, check_secrets, normalize_shared};
 use super::{
-    AddressNumber, CommandDecision, CommandOutcome, CommandRefusal, ControllerModel,
-    DeclaredFunction, DeclaredState, DeployedFunction, FolderDigest, ModelChange, NamespaceEntry,
-    SecretId, SecretValue,
+    CommandDecision, CommandOutcome, CommandRefusal, ControllerModel, DeclaredFunction,
+    DeclaredState, DeployedFunction, FolderDigest, ModelChange, NamespaceEntry, SecretId,
+    SecretValue,
 };
 
 /// Decides a declared state as a difference to the model. An unchanged function keeps revision and
@@ -25,7 +25,7 @@ pub(super) fn apply_declared(
     let mut difference = Difference {
         next: model.clone(),
         changes: Vec::new(),
-        without_address: Vec::new(),
+        named: BTreeSet::new(),
     };
     difference.replace_nodes(&state.nodes);
     difference.add_namespaces(state);
@@ -44,7 +44,8 @@ pub(super) fn apply_declared(
 struct Difference {
     next: ControllerModel,
     changes: Vec<ModelChange>,
-    without_address: Vec<FunctionId>,
+    /// Names whose addresses changes of functions may concern.
+    named: BTreeSet<FunctionId>,
 }
 
 impl Difference {
@@ -57,18 +58,13 @@ impl Difference {
         if self.next.revision != before.revision {
             self.changes.push(ModelChange::Revision(self.next.revision));
         }
-        let last = self.next.addresses.last();
-        if last != before.addresses.last() {
-            self.changes.extend(last.map(ModelChange::LastAddress));
-        }
-        CommandDecision {
-            outcome: match self.changes.is_empty() {
-                true => CommandOutcome::Unchanged,
-                false => CommandOutcome::Updated,
-            },
-            changes: self.changes,
-            without_address: self.without_address,
-        }
+        let outcome = match self.changes.is_empty() {
+            true => CommandOutcome::Unchanged,
+            false => CommandOutcome::Updated,
+        };
+        // After all functions: a name that only moves from one caller to another keeps its address.
+        let addresses = self.next.addresses.settle(self.named);
+        CommandDecision::new(outcome, self.changes).with_addresses(addresses)
     }
 
     fn next_revision(&mut self) -> Revision {
@@ -76,12 +72,12 @@ impl Difference {
         self.next.revision
     }
 
-    fn allocate_address(&mut self, spec: &FunctionSpec) -> Option<AddressNumber> {
-        let address = self.next.addresses.allocate();
-        if address.is_none() {
-            self.without_address.push(spec.id());
-        }
-        address
+    /// Puts a function, and notes the names whose addresses this may concern.
+    fn push_function(&mut self, old: Option<&DeployedFunction>, new: DeployedFunction) {
+        let both = old.into_iter().chain([&new]);
+        self.named
+            .extend(both.flat_map(DeployedFunction::named_functions));
+        self.push(ModelChange::PutFunction(new));
     }
 
     fn replace_nodes(&mut self, nodes: &NodeAddresses) {
@@ -148,11 +144,10 @@ impl Difference {
             revision: self.next_revision(),
             replicas: new.policy.scale_min,
             created_at: now,
-            address: self.allocate_address(&new.spec),
             folder: new.folder,
             spec: new.spec,
         };
-        self.push(ModelChange::PutFunction(function));
+        self.push_function(None, function);
     }
 
     fn update_function(&mut self, old: &DeployedFunction, new: FunctionUpdate) {
@@ -172,17 +167,19 @@ impl Difference {
                 (false, _) => new.policy.scale_min,
             },
             created_at: old.created_at,
-            address: old.address.or_else(|| self.allocate_address(&new.spec)),
             folder: new.folder,
             spec: new.spec,
         };
-        self.push(ModelChange::PutFunction(function));
+        self.push_function(Some(old), function);
     }
 
     /// Removes what the state does not have. Functions first: they use the others.
     fn remove_others(&mut self, state: &DeclaredState) {
         let is_declared = |id: &FunctionId| state.functions.contains_key(id);
         for id in names_missing_in(self.next.functions.keys(), is_declared) {
+            let removed = self.next.functions.get(&id).into_iter();
+            self.named
+                .extend(removed.flat_map(DeployedFunction::named_functions));
             self.push(ModelChange::DropFunction(id));
         }
         let is_declared = |id: &SecretId| state.secrets.contains_key(id);

@@ -5,8 +5,11 @@
 //! model in memory. So the two cannot differ.
 
 mod address_pool;
+mod address_table;
 #[cfg(test)]
 mod address_tests;
+#[cfg(test)]
+mod callee_tests;
 mod command;
 mod decision;
 mod declared;
@@ -34,8 +37,8 @@ use nearpath_types::{
 };
 use serde::{Deserialize, Serialize};
 
-use address_pool::AddressPool;
 pub use address_pool::{AddressNumber, AddressPrefix};
+use address_table::VirtualAddressTable;
 pub use command::{CommandDecision, CommandOutcome, ControllerCommand, ModelChange};
 pub use decision::decide_command;
 pub use declared::{DeclaredFunction, DeclaredState, FolderDigest};
@@ -59,9 +62,6 @@ pub struct DeployedFunction {
     /// Content of its folder, when a source declares it; `None` for a deployment through the API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<FolderDigest>,
-    /// Virtual address, kept until the function is removed; `None` when none was free.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub address: Option<AddressNumber>,
 }
 
 impl DeployedFunction {
@@ -111,9 +111,9 @@ pub struct ControllerModel {
     pub revision: Revision,
     /// IPv6 prefix of all virtual addresses; `None` before the store has one.
     pub address_prefix: Option<AddressPrefix>,
-    /// Follows from the functions, except for the last allocated number.
-    addresses: AddressPool,
-    /// Follows from functions and secrets; every change renews the entries that it concerns.
+    /// Virtual addresses of functions that are deployed or declared as callees.
+    addresses: VirtualAddressTable,
+    /// Follows from functions, secrets and addresses; every change renews the entries that it concerns.
     desired: DesiredState,
 }
 
@@ -122,16 +122,15 @@ impl ControllerModel {
     pub fn apply_change(&mut self, change: ModelChange) {
         match change {
             ModelChange::PutFunction(function) => {
-                let (id, address) = (function.spec.id(), function.address);
-                let old = self.functions.insert(id.clone(), function);
-                let old_address = old.and_then(|old| old.address);
-                self.addresses.replace(old_address, address);
+                let id = function.spec.id();
+                let old = self.functions.get(&id);
+                self.addresses.replace_function(old, Some(&function));
+                self.functions.insert(id.clone(), function);
                 self.renew_desired(&id);
             }
             ModelChange::DropFunction(id) => {
                 let old = self.functions.remove(&id);
-                self.addresses
-                    .replace(old.and_then(|old| old.address), None);
+                self.addresses.replace_function(old.as_ref(), None);
                 self.renew_desired(&id);
             }
             ModelChange::PutSecret(id, value) => {
@@ -154,10 +153,18 @@ impl ControllerModel {
             }
             // The maximum: the counter never decreases, in whatever order changes are applied.
             ModelChange::Revision(revision) => self.revision = self.revision.max(revision),
-            ModelChange::LastAddress(number) => self.addresses.set_last(number),
+            ModelChange::PutAddress(id, number) => {
+                self.addresses.put(id.clone(), number);
+                self.renew_address(&id);
+            }
+            ModelChange::DropAddress(id) => {
+                self.addresses.remove(&id);
+                self.renew_address(&id);
+            }
+            ModelChange::LastAddress(number) => self.addresses.pool.set_last(number),
             ModelChange::AddressPrefix(prefix) => {
                 self.address_prefix = Some(prefix);
-                self.renew_all();
+                self.renew_addresses();
             }
         }
     }
@@ -196,6 +203,11 @@ impl ControllerModel {
         nodes
             .map(|(name, address)| (name.clone(), address.clone()))
             .collect()
+    }
+
+    /// Number of a name's virtual address; `None` when none was free, or no function needs one.
+    pub fn address_number(&self, name: &FunctionId) -> Option<AddressNumber> {
+        self.addresses.numbers.get(name).copied()
     }
 
     /// Functions of one namespace, in order.

@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nearpath_types::InstanceResources;
+use nearpath_types::policy::CALLS;
 use proptest::prelude::*;
 
 use super::*;
@@ -255,6 +256,12 @@ fn bad_specs_are_refused_by_the_name_of_the_field() {
     assert!(refusal.to_string().contains("key, cert"), "{refusal}");
 }
 
+/// Callees, perhaps the caller itself, of its namespace or another, and one that is never deployed.
+pub(super) fn any_calls() -> impl Strategy<Value = String> + Clone {
+    let callees = vec!["a", "f", "x=a", "b.dev", "g.ops", "missing"];
+    prop::sample::subsequence(callees, 0..=3).prop_map(|callees| callees.join(","))
+}
+
 pub(crate) fn any_command() -> impl Strategy<Value = ControllerCommand> {
     let namespace =
         || prop::sample::select(vec!["openfaas-fn", "dev", "ops"]).prop_map(|n| n.parse().unwrap());
@@ -275,13 +282,15 @@ pub(crate) fn any_command() -> impl Strategy<Value = ControllerCommand> {
         id.clone(),
         prop::sample::subsequence(vec!["k", "l"], 0..=2),
         1u32..4,
+        any_calls(),
     )
-        .prop_map(|(id, keys, max)| {
+        .prop_map(|(id, keys, max, calls)| {
             let mut spec = test_spec(id.name.as_str());
             spec.namespace = id.namespace;
             spec.secrets = keys.into_iter().map(str::to_owned).collect();
             spec.labels
                 .insert("com.openfaas.scale.max".into(), max.to_string());
+            spec.annotations.insert(CALLS.into(), calls);
             spec
         });
     prop_oneof![
@@ -300,14 +309,15 @@ pub(crate) fn any_command() -> impl Strategy<Value = ControllerCommand> {
     ]
 }
 
-/// The desired state, from functions and secrets alone.
+/// The desired state, from functions, secrets and addresses alone.
 pub(super) fn rebuilt_desired(model: &ControllerModel) -> DesiredState {
     let functions = model.functions.values();
-    let addresses = model.functions.keys();
-    let address = |id: &FunctionId| Some((id.clone(), model.desired_address(id)?));
+    let addresses = model.addresses.numbers.keys();
     DesiredState {
         functions: functions.map(|one| model.desired_function(one)).collect(),
-        addresses: addresses.filter_map(address).collect(),
+        addresses: addresses
+            .filter_map(|id| model.desired_address(id))
+            .collect(),
         nodes: model.nodes.keys().cloned().collect(),
     }
 }
@@ -319,19 +329,22 @@ fn any_change() -> impl Strategy<Value = ModelChange> {
     let names = move || names().prop_map(|id| id.parse::<FunctionId>().unwrap());
     let keys = prop::sample::subsequence(vec!["k", "l"], 0..=2);
     let address = (2u16..5).prop_map(|number| AddressNumber::try_from(number).unwrap());
-    let address = prop::option::of(address);
-    let function = (names(), keys, 0u64..4, 0u32..3, address).prop_map(
-        |(id, keys, revision, replicas, address)| {
+    // Of the settings of an older version, one may be invalid now.
+    let queue = prop::sample::select(vec!["1", "1", "-1"]);
+    let function = (names(), keys, 0u64..4, 0u32..3, any_calls(), queue).prop_map(
+        |(id, keys, revision, replicas, calls, queue)| {
             let mut spec = test_spec(id.name.as_str());
             spec.namespace = id.namespace;
             spec.secrets = keys.into_iter().map(str::to_owned).collect();
+            spec.annotations.insert(CALLS.into(), calls);
+            spec.annotations
+                .insert("nearpath.io/queue".into(), queue.into());
             DeployedFunction {
                 spec: spec.into(),
                 revision: Revision(revision),
                 replicas,
                 created_at: at_seconds(1),
                 folder: None,
-                address,
             }
         },
     );
@@ -340,8 +353,52 @@ fn any_change() -> impl Strategy<Value = ModelChange> {
         1 => names().prop_map(ModelChange::DropFunction),
         3 => (secret(), "[xy]").prop_map(|(id, text)| ModelChange::PutSecret(id, secret_value(&text))),
         1 => secret().prop_map(ModelChange::DropSecret),
+        2 => (names(), address).prop_map(|(id, number)| ModelChange::PutAddress(id, number)),
+        1 => names().prop_map(ModelChange::DropAddress),
         1 => any::<[u8; 5]>().prop_map(|bits| ModelChange::AddressPrefix(AddressPrefix::from_random(bits))),
     ]
+}
+
+/// Names whose addresses deployed functions need, and how often.
+pub(super) fn needed_names(model: &ControllerModel) -> BTreeMap<FunctionId, u32> {
+    let mut needed = BTreeMap::new();
+    for (id, function) in &model.functions {
+        let policy = FunctionPolicy::from_spec(&function.spec);
+        let callees = policy.map_or(Vec::new(), |policy| policy.calls);
+        for name in callees.into_iter().chain([id.clone()]) {
+            *needed.entry(name).or_insert(0) += 1;
+        }
+    }
+    needed
+}
+
+/// The table, from functions, numbers and the last one.
+fn rebuilt_addresses(model: &ControllerModel) -> VirtualAddressTable {
+    let mut rebuilt = VirtualAddressTable {
+        references: needed_names(model).into_iter().collect(),
+        ..VirtualAddressTable::default()
+    };
+    for (id, number) in &model.addresses.numbers {
+        rebuilt.put(id.clone(), *number);
+    }
+    let last = model.addresses.pool.last();
+    last.into_iter()
+        .for_each(|last| rebuilt.pool.set_last(last));
+    rebuilt
+}
+
+/// Invariants of addresses, while numbers are free.
+pub(super) fn assert_addresses_sound(model: &ControllerModel) {
+    assert_eq!(
+        model.addresses,
+        rebuilt_addresses(model),
+        "references or used numbers differ"
+    );
+    let named = model.addresses.numbers.keys();
+    assert!(
+        named.eq(needed_names(model).keys()),
+        "an address is missing, or not released"
+    );
 }
 
 /// Invariants of every model that commands can lead to.
@@ -370,16 +427,7 @@ pub(super) fn assert_sound(model: &ControllerModel) {
             .keys()
             .all(|id| model.has_namespace(&id.namespace))
     );
-    let mut addresses = AddressPool::default();
-    for function in model.functions.values() {
-        addresses.replace(None, function.address);
-    }
-    model
-        .addresses
-        .last()
-        .into_iter()
-        .for_each(|last| addresses.set_last(last));
-    assert_eq!(model.addresses, addresses, "free and used addresses differ");
+    assert_addresses_sound(model);
     assert_eq!(model.desired_state(), rebuilt_desired(model));
     for wanted in model.desired_state().functions.values() {
         assert_eq!(
@@ -412,6 +460,8 @@ proptest! {
         for change in changes {
             model.apply_change(change);
             prop_assert_eq!(model.desired_state(), rebuilt_desired(&model));
+            let references = model.addresses.references.clone().into_iter();
+            prop_assert_eq!(references.collect::<BTreeMap<_, _>>(), needed_names(&model));
         }
     }
 }

@@ -58,7 +58,7 @@ pub(crate) fn read_database(path: &Path) -> Result<ControllerModel, StoreOpenErr
     rows::load_model(&db, path)
 }
 
-/// Logs functions that were deployed without a virtual address, in one line.
+/// Logs functions and declared callees without a virtual address, in one line.
 pub(crate) fn log_without_address(functions: &[FunctionId]) {
     if let Some(first) = functions.first() {
         let count = functions.len();
@@ -96,7 +96,7 @@ impl ControllerStore {
         Ok((store, model))
     }
 
-    /// Gives a new store its prefix, and functions of an older version their addresses.
+    /// Gives a new store its prefix, and names of an older version their addresses.
     fn write_missing_addresses(&mut self, model: &mut ControllerModel) {
         let decision = complete_addresses(model, random_prefix());
         if !decision.changes.is_empty()

@@ -7,15 +7,16 @@ use rusqlite::Connection;
 use super::error::StoreOpenError;
 use crate::model::{ControllerModel, ModelChange, SecretValue};
 
-// The order does not matter to the result. With the prefix of addresses first, entries of functions
-// are made only once.
-const TABLES: [&str; 6] = [
+// The order does not matter to the result. With the prefix first and functions before addresses, each
+// entry is made once, and names share their texts.
+const TABLES: [&str; 7] = [
     "network",
     "counter",
     "namespace",
     "secret",
     "function",
     "node",
+    "address",
 ];
 
 /// Keys of rows in table `counter`.
@@ -44,6 +45,10 @@ pub(super) fn write_change(db: &Connection, change: &ModelChange) -> rusqlite::R
             put_row(db, "node", name.as_str(), address.as_bytes())
         }
         ModelChange::DropNode(name) => delete_row(db, "node", name.as_str()),
+        ModelChange::PutAddress(id, number) => {
+            put_row(db, "address", &id.to_string(), &to_json(number))
+        }
+        ModelChange::DropAddress(id) => delete_row(db, "address", &id.to_string()),
         ModelChange::Revision(revision) => put_row(db, "counter", REVISION_KEY, &to_json(revision)),
         ModelChange::LastAddress(number) => {
             put_row(db, "counter", LAST_ADDRESS_KEY, &to_json(number))
@@ -97,6 +102,10 @@ fn change_from_row(table: &str, key: &str, body: &[u8]) -> Result<ModelChange, S
         "node" => Ok(ModelChange::PutNode(
             key.parse().map_err(|e| format!("{e}"))?,
             String::from_utf8(body.to_vec()).map_err(|e| e.to_string())?,
+        )),
+        "address" => Ok(ModelChange::PutAddress(
+            key.parse().map_err(|e| format!("{e}"))?,
+            from_json(body)?,
         )),
         "network" if key == PREFIX_KEY => from_json(body).map(ModelChange::AddressPrefix),
         "counter" if key == LAST_ADDRESS_KEY => from_json(body).map(ModelChange::LastAddress),

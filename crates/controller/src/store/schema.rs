@@ -24,6 +24,7 @@ const MIGRATIONS: &[&str] = &["
 ",
 "
     CREATE TABLE network   (key TEXT PRIMARY KEY, body BLOB NOT NULL, sum INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE address   (key TEXT PRIMARY KEY, body BLOB NOT NULL, sum INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 "];
 
 /// Opens, checks and, where necessary, migrates the database.

@@ -1,8 +1,10 @@
+use nearpath_types::FunctionSpec;
+use nearpath_types::policy::CALLS;
 use proptest::prelude::*;
 
 use super::*;
 use crate::model::tests::{any_command, test_spec};
-use crate::model::{ControllerCommand, DeployedFunction, decide_command};
+use crate::model::{ControllerCommand, decide_command};
 
 /// Runs commands against model and store, with a few per commit, and reads the store back.
 fn write_and_reload(commands: Vec<Vec<ControllerCommand>>) -> (ControllerModel, ControllerModel) {
@@ -25,12 +27,9 @@ fn write_and_reload(commands: Vec<Vec<ControllerCommand>>) -> (ControllerModel, 
         store.commit_changes(&changes).unwrap();
     }
     drop(store);
-    (
-        model,
-        ControllerStore::open(DataDir::claim(folder.path()).unwrap())
-            .unwrap()
-            .1,
-    )
+    // Only read: an opened store would complete or release addresses that were not written.
+    let read = read_database(&folder.path().join(DATABASE_FILE)).unwrap();
+    (model, read)
 }
 
 proptest! {
@@ -57,8 +56,36 @@ fn run(store: &mut ControllerStore, model: &mut ControllerModel, command: Contro
 }
 
 fn address_of(model: &ControllerModel, name: &str) -> String {
-    let function = &model.functions[&name.parse::<FunctionId>().unwrap()];
-    function.address.unwrap().ipv4().to_string()
+    let number = model.address_number(&name.parse().unwrap());
+    number.unwrap().ipv4().to_string()
+}
+
+fn caller_spec(name: &str, calls: &str) -> FunctionSpec {
+    let mut spec = test_spec(name);
+    spec.annotations.insert(CALLS.into(), calls.into());
+    spec
+}
+
+#[test]
+fn a_callee_keeps_its_address_over_restarts_until_it_is_not_declared() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut store, mut model) = open_in(folder.path());
+    let caller = ControllerCommand::Deploy(caller_spec("web", "cart"));
+    run(&mut store, &mut model, caller);
+    drop(store);
+    let (mut store, mut read) = open_in(folder.path());
+    assert_eq!(read, model);
+    let callee = ControllerCommand::Deploy(test_spec("cart"));
+    run(&mut store, &mut read, callee);
+    assert_eq!(address_of(&read, "cart"), "10.60.0.2");
+    for name in ["cart", "web"] {
+        let remove = ControllerCommand::Remove(name.parse().unwrap());
+        run(&mut store, &mut read, remove);
+    }
+    drop(store);
+    let (_store, last) = open_in(folder.path());
+    assert_eq!(last, read);
+    assert_eq!(last.address_number(&"cart".parse().unwrap()), None);
 }
 
 #[test]
@@ -86,51 +113,40 @@ fn each_data_directory_has_a_prefix_of_its_own() {
     assert_eq!(prefix(&folders[0]), first, "a restart keeps it");
 }
 
-/// Makes the database one of an older version, with two functions.
+/// Makes the database one of an older version, with two functions, of which one declares a callee.
 fn write_older_database(folder: &Path) {
     let (mut store, mut model) = open_in(folder);
-    for name in ["b", "a"] {
-        run(
-            &mut store,
-            &mut model,
-            ControllerCommand::Deploy(test_spec(name)),
-        );
+    for spec in [test_spec("c"), caller_spec("a", "b")] {
+        run(&mut store, &mut model, ControllerCommand::Deploy(spec));
     }
-    let without_address = |function: &DeployedFunction| {
-        ModelChange::PutFunction(DeployedFunction {
-            address: None,
-            ..function.clone()
-        })
-    };
-    let changes: Vec<_> = model.functions.values().map(without_address).collect();
-    store.commit_changes(&changes).unwrap();
     store
         .db
         .execute_batch(
-            "DROP TABLE network; DELETE FROM counter WHERE key <> 'revision'; PRAGMA user_version = 2",
+            "DROP TABLE network; DROP TABLE address; DELETE FROM counter WHERE key <> 'revision'; PRAGMA user_version = 2",
         )
         .unwrap();
 }
 
 #[test]
-fn functions_of_an_older_database_get_lasting_addresses() {
+fn names_of_an_older_database_get_lasting_addresses() {
     let folder = tempfile::tempdir().unwrap();
     write_older_database(folder.path());
     let (store, model) = open_in(folder.path());
     assert_eq!(address_of(&model, "a"), "10.60.0.2");
     assert_eq!(address_of(&model, "b"), "10.60.0.3");
+    assert_eq!(address_of(&model, "c"), "10.60.0.4");
     assert!(model.address_prefix.is_some());
     drop(store);
     let (mut store, mut read) = open_in(folder.path());
     assert_eq!(read, model);
-    let remove = ControllerCommand::Remove("b".parse().unwrap());
+    let remove = ControllerCommand::Remove("c".parse().unwrap());
     run(&mut store, &mut read, remove);
     run(
         &mut store,
         &mut read,
-        ControllerCommand::Deploy(test_spec("c")),
+        ControllerCommand::Deploy(test_spec("d")),
     );
-    assert_eq!(address_of(&read, "c"), "10.60.0.4");
+    assert_eq!(address_of(&read, "d"), "10.60.0.5");
 }
 
 #[test]

@@ -35,7 +35,8 @@ async fn deployed_fixture(folder: &Path) -> ControllerFixture {
     fixture
         .expect_status(201, "POST", "/system/secrets", secret)
         .await;
-    for body in [&body, r#"{"service":"gone","image":"file:///srv/gone"}"#] {
+    let gone = r#"{"service":"gone","image":"file:///srv/gone","annotations":{"nearpath.io/calls":"later"}}"#;
+    for body in [&body, gone] {
         fixture
             .expect_status(202, "POST", "/system/functions", body)
             .await;
@@ -80,7 +81,9 @@ async fn a_restored_backup_equals_what_was_deployed() {
     let summary = summary.unwrap();
     assert_eq!((summary.functions, summary.secrets), (2, 1));
     assert_eq!(summary.without_folder, ["gone.openfaas-fn"]);
-    assert_eq!(*model_of(&target).await, *fixture.controller.model());
+    let restored = model_of(&target).await;
+    assert_eq!(*restored, *fixture.controller.model());
+    assert!(restored.address_number(&"later".parse().unwrap()).is_some());
     let revision = fixture.controller.model().functions
         [&"whole".parse::<nearpath_types::FunctionId>().unwrap()]
         .revision;
@@ -223,7 +226,9 @@ async fn a_backup_whose_list_has_only_files_is_restored() {
     let old = with_files_listed_only(&archive);
     let (target, summary) = restore(&old, folder.path());
     assert_eq!(summary.unwrap().without_folder, ["gone.openfaas-fn"]);
-    assert_eq!(*model_of(&target).await, *fixture.controller.model());
+    let restored = model_of(&target).await;
+    assert_eq!(*restored, *fixture.controller.model());
+    assert!(restored.address_number(&"later".parse().unwrap()).is_some());
     let escaping = rewrite(&old, |entry| {
         if entry.target.is_some() {
             entry.target = Some("../run.sh".into());
