@@ -1,7 +1,7 @@
 //! Functions call each other by name with any protocol: the kernel translates their virtual addresses.
 
-use http::StatusCode;
-use nearpath_testkit::need_root;
+use http::{Method, StatusCode};
+use nearpath_testkit::{eventually, need_root};
 use serde_json::{Value, json};
 
 use crate::test_server::{TestServer, http_function};
@@ -100,6 +100,19 @@ async fn only_declared_callees_are_reached() {
         let answer = run(&server, "stranger", program.clone().leak()).await;
         assert!(answer.to_string().contains(expected), "{program}: {answer}");
     }
+    let denied = r#"nearpath_connections_denied_total{caller="stranger.openfaas-fn",callee="store.openfaas-fn",reason="not_allowed"} 3"#;
+    let metrics = server.read_metrics().await;
+    assert!(metrics.contains(denied), "{metrics}");
+    eventually("the denial is in the log", async || {
+        let log = server.log();
+        log.contains("was denied") && log.contains("callee=store.openfaas-fn")
+    })
+    .await;
+    let edges = server.send_request(Method::GET, "/system/edges", "").await;
+    let edges: Value = serde_json::from_slice(edges.body()).unwrap();
+    let mut rows = edges.as_array().unwrap().iter();
+    let row = rows.find(|row| row["caller"] == "stranger.openfaas-fn");
+    assert_eq!(row.unwrap()["deniedConnections"], 3, "{edges}");
 }
 
 #[tokio::test]

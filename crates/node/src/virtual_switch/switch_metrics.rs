@@ -11,7 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::switch_report::{ConnectionCounts, SwitchReport};
+use super::switch_report::{EdgeConnections, SwitchReport};
 
 /// Reads the counters at each scrape.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Collector for SwitchCollector {
 
 type EdgeLabels = [(&'static str, String); 2];
 
-fn labels(counts: &ConnectionCounts) -> EdgeLabels {
+fn labels(counts: &EdgeConnections) -> EdgeLabels {
     [
         ("caller", counts.caller.to_string()),
         ("callee", counts.callee_name()),
@@ -57,7 +57,7 @@ fn labels(counts: &ConnectionCounts) -> EdgeLabels {
 
 fn encode_connections(
     to: &mut DescriptorEncoder<'_>,
-    counts: &[ConnectionCounts],
+    counts: &[EdgeConnections],
 ) -> Result<(), Error> {
     type Value = fn(&EdgeTraffic) -> u64;
     let counters: [(&str, &str, Value); 4] = [
@@ -121,10 +121,7 @@ fn encode_open(
     Ok(())
 }
 
-fn encode_denials(
-    to: &mut DescriptorEncoder<'_>,
-    counts: &[ConnectionCounts],
-) -> Result<(), Error> {
+fn encode_denials(to: &mut DescriptorEncoder<'_>, counts: &[EdgeConnections]) -> Result<(), Error> {
     let help = "Connections between functions that were denied";
     let mut metric = to.encode_descriptor(
         "nearpath_connections_denied",

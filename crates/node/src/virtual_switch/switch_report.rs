@@ -24,7 +24,7 @@ pub(crate) struct SwitchReport {
 
 /// An edge, or a denied pair, with its counts.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct ConnectionCounts {
+pub(crate) struct EdgeConnections {
     pub(crate) caller: FunctionId,
     /// Chain of the caller; empty: it has none.
     pub(crate) chain: String,
@@ -35,7 +35,7 @@ pub(crate) struct ConnectionCounts {
     pub(crate) denied: u64,
 }
 
-impl ConnectionCounts {
+impl EdgeConnections {
     /// Returns the name of the callee.
     pub(crate) fn callee_name(&self) -> String {
         let callee = self.callee.as_ref();
@@ -57,7 +57,7 @@ impl SwitchReport {
     }
 
     /// Returns the edges that have rows, and the pairs that were denied.
-    pub(crate) fn connection_counts(&self) -> Vec<ConnectionCounts> {
+    pub(crate) fn connection_counts(&self) -> Vec<EdgeConnections> {
         let Some(switch) = &self.switch else {
             return Vec::new();
         };
@@ -89,7 +89,7 @@ fn name_counts(
     edges: &BTreeMap<AddressEdge, EdgeTraffic>,
     denials: &BTreeMap<AddressEdge, u64>,
     snapshot: &RoutingSnapshot,
-) -> Vec<ConnectionCounts> {
+) -> Vec<EdgeConnections> {
     let routes = snapshot.functions.values();
     let by_address: HashMap<Ipv4Addr, _> = routes
         .filter_map(|route| Some((route.address?.v4, route)))
@@ -98,7 +98,7 @@ fn name_counts(
     let named = pairs.into_iter().filter_map(|pair| {
         let caller = by_address.get(&pair.caller)?;
         let callee = by_address.get(&pair.callee).map(|route| route.id.clone());
-        Some(ConnectionCounts {
+        Some(EdgeConnections {
             caller: caller.id.clone(),
             chain: caller.policy.chain.clone().unwrap_or_default(),
             callee,
@@ -110,8 +110,8 @@ fn name_counts(
 }
 
 /// Adds up the pairs of a caller whose callees have no name.
-fn merge_others(counts: impl Iterator<Item = ConnectionCounts>) -> Vec<ConnectionCounts> {
-    let mut merged: Vec<ConnectionCounts> = Vec::new();
+fn merge_others(counts: impl Iterator<Item = EdgeConnections>) -> Vec<EdgeConnections> {
+    let mut merged: Vec<EdgeConnections> = Vec::new();
     for one in counts {
         let same = merged
             .iter_mut()
@@ -124,7 +124,7 @@ fn merge_others(counts: impl Iterator<Item = ConnectionCounts>) -> Vec<Connectio
     merged
 }
 
-fn edge_entry(counts: &ConnectionCounts) -> EdgeStatus {
+fn edge_entry(counts: &EdgeConnections) -> EdgeStatus {
     let traffic = counts.traffic.unwrap_or_default();
     EdgeStatus {
         chain: counts.chain.clone(),

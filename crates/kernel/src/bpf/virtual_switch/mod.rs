@@ -21,7 +21,9 @@ use nearpath_types::{Eip, VirtualAddress};
 use super::object::{self, attach_sock_ops, bpf_error, load_object, sum_counter, take_map};
 use super::socket_cgroup_guard::attach_hook;
 use crate::hub_netns::HubNetns;
-use rows::{BackendsRow, CallerRow, EdgeKey, EdgeRow, MAX_BACKENDS, NetworksRow, ShareRow, word};
+use rows::{
+    AddressPair, BackendsRow, CallerRow, EdgeRow, MAX_BACKENDS, NetworksRow, ShareRow, word,
+};
 
 pub use denials::{DenialEvent, DenialEvents};
 
@@ -103,8 +105,8 @@ struct SwitchMaps {
     callers: HashMap<MapData, u32, CallerRow>,
     instances: HashMap<MapData, u32, u32>,
     ready: HashMap<MapData, u32, BackendsRow>,
-    edges: HashMap<MapData, EdgeKey, EdgeRow>,
-    denials: HashMap<MapData, EdgeKey, u64>,
+    edges: HashMap<MapData, AddressPair, EdgeRow>,
+    denials: HashMap<MapData, AddressPair, u64>,
     shares: HashMap<MapData, u32, ShareRow>,
     node_listener: SockMap<MapData>,
 }
@@ -236,7 +238,7 @@ impl VirtualSwitch {
     pub fn remove_function(&self, function: Ipv4Addr) {
         let mut maps = self.lock();
         let _ = maps.shares.remove(&word(function)); // it may never have had an instance here
-        let keys: Vec<EdgeKey> = maps.denials.keys().flatten().collect();
+        let keys: Vec<AddressPair> = maps.denials.keys().flatten().collect();
         for key in keys.iter().filter(|key| key.contains(&word(function))) {
             let _ = maps.denials.remove(key);
         }

@@ -17,7 +17,7 @@ pub(super) type NetworksRow = [u32; 10];
 /// `struct caller`: function, eIP, and whether the gateway listens inside.
 pub(super) type CallerRow = [u32; 3];
 /// `struct edge_key`: caller and callee.
-pub(super) type EdgeKey = [u32; 2];
+pub(super) type AddressPair = [u32; 2];
 /// `struct edge`: connections, cold ones, ended ones, bytes sent and received, nanoseconds.
 pub(super) type EdgeRow = [u64; 6];
 /// `struct denial_share`.
@@ -44,7 +44,7 @@ pub(super) fn networks_row(networks: &SwitchNetworks) -> NetworksRow {
     row[5] = word(*networks.local_gateway.ip());
     row[6] = networks.local_gateway.port().to_be().into();
     // No one connects to the default: it would be a group with all flags set (RFC 4291 section 2.7).
-    row[7..].copy_from_slice(&networks.ipv6.map_or([u32::MAX; 4], ipv6_words)[..3]);
+    row[7..].copy_from_slice(&networks.ipv6.map_or([u32::MAX; 4], ipv6_prefix_of)[..3]);
     row
 }
 
@@ -56,7 +56,7 @@ fn network(any: Ipv4Addr, prefix_len: u8) -> [u32; 2] {
     [word((any.to_bits() & mask).into()), word(mask.into())]
 }
 
-pub(super) fn ipv6_words(address: Ipv6Addr) -> [u32; 4] {
+pub(super) fn ipv6_prefix_of(address: Ipv6Addr) -> [u32; 4] {
     let octets = address.octets();
     let (words, _) = octets.as_chunks::<4>();
     std::array::from_fn(|index| u32::from_ne_bytes(words[index]))
@@ -72,11 +72,11 @@ pub(super) fn backends_row(turn: u32, eips: &[Eip]) -> BackendsRow {
     row
 }
 
-pub(super) fn edge_key(edge: AddressEdge) -> EdgeKey {
+pub(super) fn edge_key(edge: AddressEdge) -> AddressPair {
     [word(edge.caller), word(edge.callee)]
 }
 
-pub(super) fn edge([caller, callee]: EdgeKey) -> AddressEdge {
+pub(super) fn edge([caller, callee]: AddressPair) -> AddressEdge {
     AddressEdge {
         caller: address(caller),
         callee: address(callee),
@@ -127,7 +127,7 @@ mod tests {
             ),
             ("network", 8, &[0, 4]),
             ("caller", size_of::<CallerRow>(), &[0, 4, 8]),
-            ("edge_key", size_of::<EdgeKey>(), &[0, 4]),
+            ("edge_key", size_of::<AddressPair>(), &[0, 4]),
             ("edge", size_of::<EdgeRow>(), &[0, 8, 16, 24, 32, 40]),
             ("denial_share", size_of::<ShareRow>(), &[0, 4, 8]),
             ("backends", size_of::<BackendsRow>(), &[0, 4, 8]),
