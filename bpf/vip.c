@@ -34,7 +34,7 @@ enum { SOCK_STREAM = 1, SOCK_DGRAM = 2 };
 enum { AF_INET = 2, AF_INET6 = 10 };
 /* Only connect() can bind a source address. */
 enum hook { CONNECT, SENDMSG };
-enum { EPROTONOSUPPORT = 93, EADDRNOTAVAIL = 99 };
+enum { EPROTONOSUPPORT = 93, EADDRNOTAVAIL = 99, ECONNREFUSED = 111 };
 /* No instance has it. */
 enum { NODE_UID = 0 };
 
@@ -215,17 +215,20 @@ INLINE int is_http(struct bpf_sock_addr *ctx)
 	return ctx->type == SOCK_STREAM && (ctx->user_port == HTTP_PORT || ctx->user_port == WATCHDOG_PORT);
 }
 
-/* Connects a call by name over HTTP: to the gateway inside the instance, which spreads requests. Without one, to a watchdog.
- */
+/* Refuses a connection without counting it as denied. */
+INLINE int refuse(void)
+{
+	bpf_set_retval(-ECONNREFUSED);
+	return 0;
+}
+
+/* Connects a call by name over HTTP to the gateway inside the instance, which checks and spreads requests. */
 INLINE int use_http(struct bpf_sock_addr *ctx, struct flow *flow, struct edge *edge, struct caller *caller,
 		    struct networks *networks)
 {
 	flow->port = ctx->user_port;
-	if (!caller->has_gateway) {
-		ctx->user_port = WATCHDOG_PORT;
-		flow->eip = draw_instance(flow->edge.callee);
-		return store_flow(ctx, flow, edge);
-	}
+	if (!caller->has_gateway)
+		return refuse();
 	if (!bind_source(ctx, flow->edge.callee)) {
 		bpf_set_retval(-EADDRNOTAVAIL);
 		return 0;
@@ -281,6 +284,9 @@ INLINE int decide(struct bpf_sock_addr *ctx, struct flow *flow, __be32 address, 
 		return is_answer(ctx, address) || deny(ctx, &flow->edge, address);
 	if (hook == CONNECT && is_virtual && is_http(ctx))
 		return use_http(ctx, flow, edge, caller, networks);
+	/* The watchdog believes what it gets: who calls, and how far along a call is. Only the node may tell it. */
+	if (ctx->user_port == WATCHDOG_PORT)
+		return refuse();
 	return use_edge(ctx, flow, edge, address);
 }
 

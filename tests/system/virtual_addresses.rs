@@ -1,8 +1,11 @@
 //! Functions call each other by name with any protocol: the kernel translates their virtual addresses.
 
+use std::path::Path;
+
 use http::{Method, StatusCode};
-use nearpath_testkit::{eventually, need_root};
+use nearpath_testkit::{eventually, need_root, program, within};
 use serde_json::{Value, json};
+use tokio::process::Command;
 
 use crate::test_server::{TestServer, http_function};
 
@@ -164,6 +167,30 @@ async fn a_connection_wakes_a_function_of_any_protocol() {
             answer,
             json!(["+PONG\r\n", address]),
             "{state}: {}",
+            server.log()
+        );
+    }
+}
+
+/// `examples/visits` as its page shows it.
+#[tokio::test]
+async fn the_example_counts_visits() {
+    need_root!();
+    let server = TestServer::start().await;
+    let stack = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/visits/stack.yml");
+    let mut deploy = Command::new(program("nearpath"));
+    deploy.args(["deploy", "-f"]).arg(stack);
+    deploy.env("GATEWAY", format!("http://{}", server.addr));
+    let deployed = within(deploy.output()).await.unwrap();
+    assert!(deployed.status.success(), "{deployed:?}");
+    for times in 1..=2 {
+        let request = server.send_request(Method::GET, "/function/counter/home", "");
+        let answer = request.await;
+        let text = String::from_utf8_lossy(answer.body());
+        assert_eq!(
+            text,
+            format!("/home was visited {times} times\n"),
+            "{}",
             server.log()
         );
     }

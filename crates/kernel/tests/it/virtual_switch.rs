@@ -44,9 +44,9 @@ limit = struct.pack('ll', int(os.environ['LIMIT']), 0)
 def limited(s):
     for option in socket.SO_RCVTIMEO, socket.SO_SNDTIMEO: s.setsockopt(socket.SOL_SOCKET, option, limit)
     return s
-def tcp(address, family=socket.AF_INET, protocol=0):
+def tcp(address, family=socket.AF_INET, protocol=0, port=7000):
     s = limited(socket.socket(family, socket.SOCK_STREAM, protocol))
-    s.connect((address, 7000)); s.sendall(b'x'); s.recv(1)
+    s.connect((address, port)); s.sendall(b'x'); s.recv(1)
     return s.getpeername()[0]
 def fast_open(address):
     s = limited(socket.socket())
@@ -62,7 +62,7 @@ def connected(address, family=socket.AF_INET):
     return s.getpeername()[0]
 six = socket.AF_INET6
 ways = [
-    ('tcp', tcp), ('fast-open', fast_open), ('mptcp', lambda a: tcp(a, protocol=262)),
+    ('tcp', tcp), ('watchdog', lambda a: tcp(a, port=8080)), ('fast-open', fast_open), ('mptcp', lambda a: tcp(a, protocol=262)),
     ('tcp-mapped', lambda a: tcp('::ffff:' + a, six)), ('udp', datagram), ('udp-connected', connected),
     ('udp-mapped', lambda a: datagram('::ffff:' + a, six)),
     ('udp-connected-mapped', lambda a: connected('::ffff:' + a, six)),
@@ -217,6 +217,7 @@ fn expected(way: &str, address: &str, eips: [Eip; 2]) -> String {
     match (way, is_declared) {
         ("mptcp", _) => "EPROTONOSUPPORT".to_owned(),
         (_, false) => "EPERM".to_owned(),
+        ("watchdog", true) => "ECONNREFUSED".to_owned(),
         // Peers are those that the caller asked for.
         (way, true) if way.ends_with("mapped") => format!("::ffff:{address}"),
         (_, true) => address.to_owned(),
@@ -224,7 +225,7 @@ fn expected(way: &str, address: &str, eips: [Eip; 2]) -> String {
 }
 
 fn differences((outcomes, eips): (Outcomes, [Eip; 2])) -> Vec<String> {
-    assert_eq!(outcomes.len(), 4 * 8 + 2 * 2, "{outcomes:?}");
+    assert_eq!(outcomes.len(), 4 * 9 + 2 * 2, "{outcomes:?}");
     let wrong = outcomes
         .iter()
         .filter(|((way, address), outcome)| **outcome != expected(way, address, eips));
