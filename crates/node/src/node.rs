@@ -48,15 +48,11 @@ use crate::virtual_switch::{self, NodeSwitch, SwitchReport, WakeProxy, log_denia
 
 /// Opens the group of all sockets of instances, where a virtual switch is possible: it needs root on the
 /// machine, and replaces a forwarder.
-fn open_socket_group(
-    config: &NodeConfig,
-    run_name: &str,
-    cgroups: &NodeCgroups,
-) -> Option<SocketGroup> {
+fn open_socket_group(config: &NodeConfig, cgroups: &NodeCgroups) -> Option<SocketGroup> {
     if config.isolation != IsolationLevel::Root || config.forwarder.is_some() {
         return None;
     }
-    let group = SocketGroup::open(run_name, cgroups);
+    let group = SocketGroup::open(cgroups);
     group.inspect_err(log_no_switch).ok()
 }
 
@@ -100,7 +96,7 @@ impl Node {
         }
         let run_name = run_name(&config.node, config.run_number);
         let cgroups = NodeCgroups::detect(&run_name);
-        let group = open_socket_group(&config, &run_name, &cgroups);
+        let group = open_socket_group(&config, &cgroups);
         let zygote = zygote_program(&config, group.as_ref());
         let launcher = InstanceLauncher::start(zygote).map_err(NodeError::Launcher)?;
         let network = (config.gateway_ip, config.hub.clone());

@@ -36,6 +36,7 @@ pub use thread_cgroup::ThreadCgroup;
 /// The cgroup hierarchies that one node uses.
 #[derive(Debug, Clone)]
 pub struct NodeCgroups {
+    node: String,
     hierarchies: Vec<Arc<CgroupHierarchy>>,
 }
 
@@ -57,7 +58,10 @@ impl NodeCgroups {
             .inspect(|hierarchy| weight::set_total_weight(hierarchy, &own))
             .map(Arc::new)
             .collect();
-        NodeCgroups { hierarchies }
+        NodeCgroups {
+            node: node.to_owned(),
+            hierarchies,
+        }
     }
 
     /// Returns the available controllers and their versions.
@@ -149,6 +153,9 @@ impl NodeCgroups {
     pub fn remove_node_folders(&self) {
         for hierarchy in &self.hierarchies {
             let _ = fs::remove_dir(&hierarchy.folder); // fails while an instance is inside
+        }
+        if self.unified_folder().is_none() {
+            socket_group::remove_zygote_group(&self.node);
         }
     }
 
@@ -280,6 +287,7 @@ mod tests {
     fn open_files_are_limited_where_memory_is_limited_and_sockets_are_not_counted() {
         let folder = tempfile::tempdir().unwrap();
         let with = |controllers| NodeCgroups {
+            node: "test".to_owned(),
             hierarchies: vec![Arc::new(CgroupHierarchy {
                 version: CgroupVersion::V1,
                 controllers,

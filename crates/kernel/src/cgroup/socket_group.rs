@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::hierarchy::own_unified_group;
-use super::{NodeCgroups, with_path};
+use super::{NodeCgroups, removal, with_path};
 
 /// A cgroup with all sockets of a node's instances, and no others. Drop it after the launcher.
 #[derive(Debug)]
@@ -25,14 +25,14 @@ impl SocketGroup {
     /// # Errors
     /// `Unsupported` without a unified hierarchy. Fails also when this process may not create a group in
     /// it.
-    pub fn open(node: &str, cgroups: &NodeCgroups) -> io::Result<Self> {
+    pub fn open(cgroups: &NodeCgroups) -> io::Result<Self> {
         if let Some(folder) = cgroups.unified_folder() {
             return Ok(Self {
                 folder: folder.to_owned(),
                 is_for_zygote: false,
             });
         }
-        let folder = own_unified_group()?.join("nearpath").join(node);
+        let folder = zygote_folder(&cgroups.node)?;
         // A killed process left it behind, or not.
         fs::create_dir_all(&folder).map_err(|error| with_path(&folder, error))?;
         Ok(Self {
@@ -41,14 +41,30 @@ impl SocketGroup {
         })
     }
 
-    /// Folder of the group.
+    /// Returns the folder of the group.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Folder of the group that the zygote has to enter; `None` where instances enter their own.
+    /// Returns the folder of the group that the zygote has to enter; `None` where instances enter their own.
     pub fn zygote_group(&self) -> Option<PathBuf> {
         self.is_for_zygote.then(|| self.folder.clone())
+    }
+}
+
+fn zygote_folder(node: &str) -> io::Result<PathBuf> {
+    Ok(own_unified_group()?.join("nearpath").join(node))
+}
+
+/// Removes the group of a node whose instances have ended, and ends its zygote.
+pub(super) fn remove_zygote_group(node: &str) {
+    let Ok(folder) = zygote_folder(node) else {
+        return; // no unified hierarchy
+    };
+    if folder.exists()
+        && let Err(error) = removal::remove_group(&folder)
+    {
+        tracing::debug!(%error, group = %folder.display(), "cgroup could not be removed; the node's next start uses it");
     }
 }
 

@@ -100,7 +100,7 @@ impl SwitchLab {
             NEXT.fetch_add(1, Ordering::Relaxed)
         );
         let cgroups = NodeCgroups::detect(&node);
-        let group = SocketGroup::open(&node, &cgroups)?;
+        let group = SocketGroup::open(&cgroups)?;
         let lab = Lab::in_cgroup(GATEWAY, group.zygote_group());
         lab.hub.forward_packets()?;
         let switch = VirtualSwitch::attach_without(group.folder(), left_out)?;
