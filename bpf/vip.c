@@ -31,12 +31,15 @@
 
 /* <asm/socket.h> has them for programs of user space only. */
 enum { SOCK_STREAM = 1, SOCK_DGRAM = 2 };
+enum { SOL_SOCKET = 1, SO_MARK = 36 };
 enum { AF_INET = 2, AF_INET6 = 10 };
 /* Only connect() can bind a source address. */
 enum hook { CONNECT, SENDMSG };
 enum { EPROTONOSUPPORT = 93, EADDRNOTAVAIL = 99, ECONNREFUSED = 111 };
 /* No instance has it. */
 enum { NODE_UID = 0 };
+/* Marks of UDP sockets: connected to answer datagrams, or by an edge. crates/kernel/src/bpf/virtual_switch/flow_cuts.rs. */
+enum { NO_MARK = 0, ANSWER_MARK = 1 };
 
 INLINE struct networks *read_networks(void)
 {
@@ -165,13 +168,15 @@ INLINE void note_peer(struct bpf_sock_addr *ctx, __be32 eip)
 	pair[0] = slot;
 }
 
-INLINE int is_answer(struct bpf_sock_addr *ctx, __be32 eip)
+/* Returns whether a datagram answers one of this instance, whose function still has an edge to the socket's. */
+INLINE int is_answer(struct bpf_sock_addr *ctx, const struct edge_key *edge, __be32 eip)
 {
+	struct edge_key question = { .caller = edge->callee, .callee = edge->caller };
 	__u64 slot = peer_slot(eip, ctx->user_port);
 	struct answerable *peers;
 	__u64 *pair;
 
-	if (ctx->type != SOCK_DGRAM || !ctx->sk)
+	if (ctx->type != SOCK_DGRAM || !ctx->sk || !bpf_map_lookup_elem(&edges, &question))
 		return 0;
 	peers = bpf_sk_storage_get(&answerable_peers, ctx->sk, 0, 0);
 	if (!peers)
@@ -238,18 +243,38 @@ INLINE int use_http(struct bpf_sock_addr *ctx, struct flow *flow, struct edge *e
 	return store_flow(ctx, flow, edge);
 }
 
+/* The kernel lists the marks of UDP sockets, but not their flows (inet_sk_diag_fill). Without privileges, an instance cannot
+ * change them. */
+INLINE void mark_socket(struct bpf_sock_addr *ctx, __u32 mark)
+{
+	if (ctx->sk && ctx->sk->mark != mark)
+		bpf_setsockopt(ctx, SOL_SOCKET, SO_MARK, &mark, sizeof(mark));
+}
+
 /* Connects a socket of a declared edge: to the instance at this address, or to one of the function. */
-INLINE int use_edge(struct bpf_sock_addr *ctx, struct flow *flow, struct edge *edge, __be32 address)
+INLINE int use_edge(struct bpf_sock_addr *ctx, struct flow *flow, struct edge *edge, __be32 address, enum hook hook)
 {
 	struct flow *last = ctx->type == SOCK_DGRAM ? find_flow(ctx) : 0;
 
 	flow->port = ctx->user_port;
+	if (hook == CONNECT && ctx->type == SOCK_DGRAM)
+		mark_socket(ctx, NO_MARK);
 	if (last && is_same_flow(last, flow, address)) {
 		flow->eip = last->eip;
 		return 1;
 	}
 	flow->eip = address == flow->edge.callee ? draw_instance(address) : address;
 	return store_flow(ctx, flow, edge);
+}
+
+/* Decides on an instance without an edge to it. */
+INLINE int use_answer(struct bpf_sock_addr *ctx, struct flow *flow, __be32 address, enum hook hook)
+{
+	if (!is_answer(ctx, &flow->edge, address))
+		return deny(ctx, &flow->edge, address);
+	if (hook == CONNECT)
+		mark_socket(ctx, ANSWER_MARK);
+	return 1;
 }
 
 /* Decides on a destination of IPv4. Returns 0 to deny. Else `flow->eip` is the instance to use instead, if not 0. */
@@ -281,13 +306,13 @@ INLINE int decide(struct bpf_sock_addr *ctx, struct flow *flow, __be32 address, 
 	flow->edge.callee = is_virtual ? address : function_of(address);
 	edge = bpf_map_lookup_elem(&edges, &flow->edge);
 	if (!edge)
-		return is_answer(ctx, address) || deny(ctx, &flow->edge, address);
+		return use_answer(ctx, flow, address, hook);
 	if (hook == CONNECT && is_virtual && is_http(ctx))
 		return use_http(ctx, flow, edge, caller, networks);
 	/* The watchdog believes what it gets: who calls, and how far along a call is. Only the node may tell it. */
 	if (ctx->user_port == WATCHDOG_PORT)
 		return refuse();
-	return use_edge(ctx, flow, edge, address);
+	return use_edge(ctx, flow, edge, address, hook);
 }
 
 INLINE int switch_ipv4(struct bpf_sock_addr *ctx, enum hook hook)
@@ -330,8 +355,10 @@ SEC("cgroup/connect6") int connect6(struct bpf_sock_addr *ctx)
 	};
 	__be32 address = flow.asked[3];
 
-	if (!has_prefix(flow.asked, mapped) && !(networks && has_prefix(flow.asked, networks->ipv6_prefix)))
+	if (!has_prefix(flow.asked, mapped) && !(networks && has_prefix(flow.asked, networks->ipv6_prefix))) {
+		forget_flow(ctx);
 		return 1;
+	}
 	if (!decide(ctx, &flow, address, CONNECT))
 		return 0;
 	set_mapped(ctx, flow.eip ? flow.eip : address);

@@ -8,6 +8,7 @@ mod options;
 mod peer_lock;
 pub(crate) mod raw_options;
 mod sock_diag;
+mod socket_dump;
 
 pub use flow_info::{TcpFlowInfo, tcp_flow_info};
 pub use initial_window::{InitialWindow, set_initial_window};
@@ -17,3 +18,4 @@ pub use options::{OptionChange, SocketOptions};
 pub use peer_lock::{is_filter_locked, lock_to_peer};
 pub use raw_options::{TcpState, tcp_state};
 pub use sock_diag::{CloseMonitor, ClosedSocket, SockDiag, SocketIdentity};
+pub(crate) use socket_dump::{DumpedSocket, SocketDump, SocketProtocol};

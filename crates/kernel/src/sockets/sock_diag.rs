@@ -12,7 +12,7 @@ use netlink_sys::{Socket, protocols::NETLINK_SOCK_DIAG};
 use super::flow_info::TcpFlowInfo;
 use super::raw_options::get_option;
 
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
+pub(super) const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// Groups SKNLGRP_INET_TCP_DESTROY and SKNLGRP_INET6_TCP_DESTROY of `linux/sock_diag.h`.
 const DESTROY_GROUPS: [u32; 2] = [1, 3];
 /// Position of the cookie in a message: after `struct nlmsghdr`, in `struct inet_diag_msg`.
@@ -21,11 +21,11 @@ const COOKIE_RANGE: std::ops::Range<usize> = 16 + 44..16 + 52;
 const STATE_OFFSET: usize = 16 + 1;
 const INODE_RANGE: std::ops::Range<usize> = 16 + 68..16 + 72;
 /// Position of the attributes: after the 72 octets of `struct inet_diag_msg`.
-const ATTRIBUTES_OFFSET: usize = 16 + 72;
+pub(super) const ATTRIBUTES_OFFSET: usize = 16 + 72;
 /// Attribute with `struct tcp_info` (`linux/inet_diag.h`).
 const INET_DIAG_INFO: u16 = 2;
 /// Length of `struct nlmsghdr` and `struct inet_diag_req_v2`.
-const REQUEST_LEN: u32 = 16 + 56;
+pub(super) const REQUEST_LEN: u32 = 16 + 56;
 
 /// Identifies a connected TCP socket of this namespace, also after it was given away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,13 +181,16 @@ impl ClosedSocket {
     }
 }
 
+/// `NLA_TYPE_MASK` of `linux/netlink.h`: the other bits are flags.
+const ATTRIBUTE_TYPE_MASK: u16 = 0x3fff;
+
 /// Returns the content of an attribute in a sequence of attributes.
-fn find_attribute(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
+pub(super) fn find_attribute(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
     loop {
         let (&[a, b, c, d], _) = rest.split_first_chunk::<4>()?;
         let (length, found) = (
             usize::from(u16::from_ne_bytes([a, b])),
-            u16::from_ne_bytes([c, d]),
+            u16::from_ne_bytes([c, d]) & ATTRIBUTE_TYPE_MASK,
         );
         if found == kind {
             return rest.get(4..length);

@@ -7,6 +7,7 @@
 mod cgroups;
 mod egress_listener;
 mod fixture;
+mod flow_cuts;
 mod forwarder;
 mod forwarder_guard;
 mod frames;

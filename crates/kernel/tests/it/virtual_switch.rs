@@ -15,9 +15,9 @@ use nearpath_types::{Eip, VirtualAddress};
 
 use crate::fixture::{GATEWAY, Lab, kill};
 
-const CALLER: Ipv4Addr = Ipv4Addr::new(10, 60, 0, 2);
-const DECLARED: Ipv4Addr = Ipv4Addr::new(10, 60, 0, 3);
-const UNDECLARED: Ipv4Addr = Ipv4Addr::new(10, 60, 0, 4);
+pub(crate) const CALLER: Ipv4Addr = Ipv4Addr::new(10, 60, 0, 2);
+pub(crate) const DECLARED: Ipv4Addr = Ipv4Addr::new(10, 60, 0, 3);
+pub(crate) const UNDECLARED: Ipv4Addr = Ipv4Addr::new(10, 60, 0, 4);
 
 /// Answers over TCP and UDP on port 7000 with what it gets.
 const SERVER: &str = "
@@ -82,17 +82,17 @@ for address in os.environ['ADDRESSES'].split():
 type Outcomes = BTreeMap<(String, String), String>;
 
 /// A lab with a switch, whose instances belong to functions.
-struct SwitchLab {
+pub(crate) struct SwitchLab {
     // Instances before the group: it can be removed when it is empty.
-    lab: Lab,
-    switch: VirtualSwitch,
+    pub(crate) lab: Lab,
+    pub(crate) switch: VirtualSwitch,
     _group: SocketGroup,
     cgroups: NodeCgroups,
     is_complete: bool,
 }
 
 impl SwitchLab {
-    fn create(left_out: &[&str]) -> io::Result<Self> {
+    pub(crate) fn create(left_out: &[&str]) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let node = format!(
             "switch-{}-{}",
@@ -115,7 +115,7 @@ impl SwitchLab {
     }
 
     /// Admits an instance of a function, which gets routes to all others.
-    fn admit(&self, mut spec: SandboxSpec, function: Ipv4Addr) -> SandboxSpec {
+    pub(crate) fn admit(&self, mut spec: SandboxSpec, function: Ipv4Addr) -> SandboxSpec {
         let network = spec.network.as_mut().unwrap();
         network.destinations = [[10, 60, 0, 0], [10, 62, 0, 0]]
             .map(|address| DestinationRoute {
@@ -173,7 +173,7 @@ fn networks() -> SwitchNetworks {
     }
 }
 
-fn virtual_address(v4: Ipv4Addr) -> VirtualAddress {
+pub(crate) fn virtual_address(v4: Ipv4Addr) -> VirtualAddress {
     let prefix = u128::from_be_bytes([0xfd, 1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     let v6 = (prefix | u128::from(v4.to_bits())).into();
     VirtualAddress { v4, v6 }

@@ -2,6 +2,7 @@
 //! and the permissions of instances to reach each other; see `bpf/vip.c`.
 
 mod denials;
+mod flow_cuts;
 mod rows;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, TcpListener};
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -96,6 +98,7 @@ pub struct VirtualSwitch {
     maps: Mutex<SwitchMaps>,
     counters: PerCpuArray<MapData, u64>,
     events: Mutex<Option<DenialEvents>>,
+    cut_flows: AtomicU64,
     /// Holds the programs and their attachments.
     loaded: Ebpf,
 }
@@ -138,6 +141,7 @@ impl VirtualSwitch {
             maps: Mutex::new(SwitchMaps::take_from(&mut loaded)?),
             counters: take_map(&mut loaded, "counters")?,
             events: Mutex::new(Some(DenialEvents::take_from(&mut loaded)?)),
+            cut_flows: AtomicU64::new(0),
             loaded,
         })
     }
@@ -226,7 +230,8 @@ impl VirtualSwitch {
         map_result(maps.edges.insert(key, EdgeRow::default(), 0))
     }
 
-    /// Denies new connections of an edge. Returns its traffic.
+    /// Denies new connections of an edge; [`Self::cut_undeclared_flows`] ends the others. Returns its
+    /// traffic.
     pub fn remove_edge(&self, edge: AddressEdge) -> EdgeTraffic {
         let (mut maps, key) = (self.lock(), rows::edge_key(edge));
         let traffic = maps.edges.get(&key, 0).unwrap_or_default();

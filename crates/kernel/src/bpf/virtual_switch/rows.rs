@@ -25,6 +25,37 @@ pub(super) type ShareRow = [u64; 2];
 /// `struct backends`: count, next draw, eIPs.
 pub(super) type BackendsRow = [u32; 2 + MAX_BACKENDS];
 
+/// What `struct flow` says about a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct StoredFlow {
+    pub(super) edge: AddressPair,
+    /// Address that the socket connected to.
+    pub(super) destination: u32,
+}
+
+/// Length of `struct flow`, and the positions of its words for the address asked for, the edge and the
+/// instance.
+const FLOW_BYTES: usize = 40;
+const FLOW_REQUESTED: usize = 3;
+const FLOW_EDGE: usize = 4;
+const FLOW_EIP: usize = 6;
+
+/// Decodes a `struct flow`.
+pub(super) fn decode_flow(bytes: &[u8]) -> Option<StoredFlow> {
+    let bytes: &[u8; FLOW_BYTES] = bytes.try_into().ok()?;
+    let (words, _) = bytes.as_chunks::<4>();
+    let word = |index: usize| u32::from_ne_bytes(words[index]);
+    let destination = match word(FLOW_EIP) {
+        // None was ready, and the address was used as it is.
+        0 => word(FLOW_REQUESTED),
+        eip => eip,
+    };
+    Some(StoredFlow {
+        edge: [word(FLOW_EDGE), word(FLOW_EDGE + 1)],
+        destination,
+    })
+}
+
 /// Encodes an address.
 pub(super) fn word(address: Ipv4Addr) -> u32 {
     u32::from_ne_bytes(address.octets())
@@ -131,9 +162,28 @@ mod tests {
             ("edge", size_of::<EdgeRow>(), &[0, 8, 16, 24, 32, 40]),
             ("denial_share", size_of::<ShareRow>(), &[0, 4, 8]),
             ("backends", size_of::<BackendsRow>(), &[0, 4, 8]),
+            (
+                "flow",
+                FLOW_BYTES,
+                &[0, 4 * FLOW_EDGE, 4 * FLOW_EIP, 28, 32],
+            ),
         ] {
             assert_layout(object::vip(), name, words(size, offsets));
         }
+    }
+
+    #[test]
+    fn a_flow_without_an_instance_leads_to_the_address_asked_for() {
+        let mut bytes = [0; FLOW_BYTES];
+        bytes[12..16].copy_from_slice(&[10, 60, 0, 3]);
+        bytes[16..24].copy_from_slice(&[10, 60, 0, 2, 10, 60, 0, 3]);
+        let flow = decode_flow(&bytes).unwrap();
+        let [caller, callee] = [2, 3].map(|number| word([10, 60, 0, number].into()));
+        assert_eq!((flow.edge, flow.destination), ([caller, callee], callee));
+        bytes[24..28].copy_from_slice(&[10, 62, 0, 9]);
+        let destination = decode_flow(&bytes).unwrap().destination;
+        assert_eq!(destination, word([10, 62, 0, 9].into()));
+        assert_eq!(decode_flow(&bytes[1..]), None);
     }
 
     #[test]
