@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -345,10 +345,12 @@ impl InstanceMachine for KernelMachine {
                 _scratch: scratch,
                 _admitted: admission,
                 _permit: permit,
-                _switch_permit: switch_permit,
+                switch_permit,
             })),
             last_oom_kills: OnceLock::new(),
         };
+        let process = Arc::new(process);
+        process.track_connections();
         Ok(StartedInstance {
             pid,
             stdout,
@@ -357,7 +359,7 @@ impl InstanceMachine for KernelMachine {
             identity,
             gateway_listener,
             remarks,
-            process: Arc::new(process),
+            process,
         })
     }
 
@@ -433,6 +435,7 @@ impl InstanceMachine for KernelMachine {
                 tracing::warn!(?change, %error, "row of the virtual switch could not be written; these connections are denied");
             }
         }
+        switch.cut_removed_edges(changes);
     }
 
     fn has_network(&self) -> bool {
@@ -533,7 +536,7 @@ struct ProcessResources {
     // Dropped before the permit: its routes need the attached device.
     _admitted: Option<AdmittedInstance>,
     _permit: Option<GatewayPermit>,
-    _switch_permit: Option<InstancePermit>,
+    switch_permit: Option<InstancePermit>,
 }
 
 struct KernelProcess {
@@ -547,6 +550,18 @@ struct KernelProcess {
 }
 
 impl KernelProcess {
+    /// Lets the virtual switch find its connections.
+    fn track_connections(self: &Arc<Self>) {
+        let resources = self.resources();
+        let permit = resources
+            .as_ref()
+            .and_then(|held| held.switch_permit.as_ref());
+        if let Some(permit) = permit {
+            let process: Weak<Self> = Arc::downgrade(self);
+            permit.track_process(process);
+        }
+    }
+
     /// Sends a signal; an ended process needs none.
     fn send_signal(&self, signal: Signal) {
         // A pidfd, because a pid may name another process by now.

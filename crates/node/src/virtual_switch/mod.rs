@@ -1,11 +1,15 @@
 //! Virtual addresses of functions on this node: what callers find at them, and who may use them.
 //!
 //! [`SwitchTable`] decides which rows the kernel's maps need, from what functions declare and from
-//! the instances here. [`NodeSwitch`] writes them. [`host_names`] are the names of addresses inside
-//! instances. [`SwitchReport`] reads what the kernel counts. [`WakeProxy`] takes the connections to functions without a ready instance.
+//! the instances here. [`NodeSwitch`] writes them, and then [`flow_cutter`] cuts the connections of
+//! removed edges. [`host_names`] are the names of addresses inside instances.
+//! [`SwitchReport`] reads what the kernel counts. [`WakeProxy`] takes the connections to functions without a
+//! ready instance.
 
 mod connection_shares;
+mod cut_schedule;
 mod denial_log;
+mod flow_cutter;
 mod host_names;
 mod node_switch;
 mod switch_metrics;

@@ -1,9 +1,9 @@
 //! The virtual switch of this node's instances: its cgroup, its rows, and its permits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use nearpath_kernel::bpf::{
     AddressEdge, DenialEvents, EdgeTraffic, SwitchNetworks, SwitchRefusals, VirtualSwitch,
@@ -13,7 +13,9 @@ use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sandbox::DestinationRoute;
 use nearpath_types::{Eip, VirtualAddress};
 
+use super::flow_cutter::{FlowCutter, RequestCount, TrackedInstance};
 use super::switch_table::SwitchChange;
+use crate::machine::InstanceProcess;
 
 /// Length of the prefix of eIPs, and of virtual addresses.
 const PREFIX_LEN: u8 = 16;
@@ -24,7 +26,8 @@ pub(crate) struct NodeSwitch(Arc<SwitchParts>);
 
 #[derive(Debug)]
 struct SwitchParts {
-    switch: VirtualSwitch,
+    switch: Arc<VirtualSwitch>,
+    cutter: FlowCutter,
     gateway: Ipv4Addr,
     local_gateway: SocketAddrV4,
 }
@@ -35,6 +38,9 @@ pub(crate) struct InstancePermit {
     switch: NodeSwitch,
     uid: u32,
     eip: Eip,
+    function: Ipv4Addr,
+    /// Checks of flows that were requested before, which do not concern the instance.
+    admitted: RequestCount,
 }
 
 impl NodeSwitch {
@@ -51,8 +57,11 @@ impl NodeSwitch {
     ) -> io::Result<(Self, TcpListener)> {
         let mut switch = VirtualSwitch::attach(group.folder())?;
         let listener = switch.listen_for_absent(hub)?;
+        let switch = Arc::new(switch);
+        let cutting = switch.clone();
         let parts = SwitchParts {
             switch,
+            cutter: FlowCutter::start(move |instance| cut_flows(&cutting, instance))?,
             gateway: hub.gateway(),
             local_gateway,
         };
@@ -88,13 +97,15 @@ impl NodeSwitch {
         function: Option<Ipv4Addr>,
         has_gateway: bool,
     ) -> io::Result<InstancePermit> {
+        let function = function.unwrap_or(Ipv4Addr::UNSPECIFIED);
         // Made before, so that a failure still removes the rows.
         let permit = InstancePermit {
             switch: self.clone(),
             uid,
             eip,
+            function,
+            admitted: self.0.cutter.request_count(),
         };
-        let function = function.unwrap_or(Ipv4Addr::UNSPECIFIED);
         let switch = &self.0.switch;
         switch.admit_instance((uid, eip), function, has_gateway)?;
         Ok(permit)
@@ -118,6 +129,24 @@ impl NodeSwitch {
                 Ok(())
             }
         }
+    }
+
+    /// Cuts existing connections of the edges that changes have removed, soon. Called after all of them
+    /// were applied.
+    ///
+    /// The callee's instances are checked, too: they answer datagrams from connected sockets.
+    pub(crate) fn cut_removed_edges(&self, changes: &[SwitchChange]) {
+        let functions = changes.iter().flat_map(|change| match change {
+            SwitchChange::RemoveEdge(edge) => vec![edge.caller, edge.callee],
+            _ => Vec::new(),
+        });
+        let functions: BTreeSet<_> = functions.collect();
+        self.0.cutter.request_cuts(functions);
+    }
+
+    /// Returns how many connections were cut because their edge was removed.
+    pub(crate) fn cut_flows(&self) -> u64 {
+        self.0.switch.cut_flows()
     }
 
     /// Returns the traffic of all edges.
@@ -155,8 +184,30 @@ fn network_of(gateway: Ipv4Addr) -> Ipv4Addr {
     [a, b, 0, 0].into()
 }
 
+fn cut_flows(switch: &VirtualSwitch, instance: &TrackedInstance) -> io::Result<usize> {
+    let process = instance.process.upgrade();
+    let netns = process.map_or(Ok(None), |process| process.open_netns())?;
+    // Before it has a network of its own, an instance has no connections.
+    netns.map_or(Ok(0), |netns| {
+        switch.cut_undeclared_flows(netns, instance.eip)
+    })
+}
+
+impl InstancePermit {
+    /// Makes the process of the instance known, so that its connections can be cut.
+    pub(crate) fn track_process(&self, process: Weak<dyn InstanceProcess>) {
+        let instance = TrackedInstance {
+            eip: self.eip,
+            function: self.function,
+            process,
+        };
+        self.switch.0.cutter.track(instance, self.admitted);
+    }
+}
+
 impl Drop for InstancePermit {
     fn drop(&mut self) {
+        self.switch.0.cutter.forget(self.eip);
         self.switch.0.switch.remove_instance(self.uid, self.eip);
     }
 }

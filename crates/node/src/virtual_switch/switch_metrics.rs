@@ -41,6 +41,11 @@ impl Collector for SwitchCollector {
                 "Connections refused because the kernel had no memory for the translation",
                 refusals.no_memory,
             ),
+            (
+                "nearpath_switch_cut_connections",
+                "TCP connections and flows of datagrams cut because their edge was removed",
+                self.0.cut_flows(),
+            ),
         ];
         encode_totals(&mut to, &totals)
     }

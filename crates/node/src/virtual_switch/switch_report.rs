@@ -56,6 +56,11 @@ impl SwitchReport {
         self.switch.as_ref().map(NodeSwitch::refusals)
     }
 
+    /// Returns how many connections were cut because their edge was removed.
+    pub(crate) fn cut_flows(&self) -> u64 {
+        self.switch.as_ref().map_or(0, NodeSwitch::cut_flows)
+    }
+
     /// Returns the edges that have rows, and the pairs that were denied.
     pub(crate) fn connection_counts(&self) -> Vec<EdgeConnections> {
         let Some(switch) = &self.switch else {
