@@ -172,6 +172,49 @@ async fn a_connection_wakes_a_function_of_any_protocol() {
     }
 }
 
+/// Tells by a key that its connection is open, and uses it until an error.
+const HOLD_CONNECTION: &str = r#"import time
+s = socket.create_connection(("store", 6379), 20)
+s.sendall(b"SET open 1\r\n")
+result, end = s.recv(100).decode(), time.time() + 30
+while time.time() < end:
+    s.sendall(b"PING\r\n")
+    if not s.recv(100):
+        result = "end of stream"
+        break
+    time.sleep(0.01)"#;
+
+#[tokio::test]
+async fn a_draining_instance_loses_connections_of_removed_edges() {
+    need_root!();
+    let server = TestServer::start().await;
+    server.deploy_ready(&redis(&server, "store")).await;
+    server.deploy_ready(&caller(&server, "cart", "store")).await;
+    server
+        .deploy_ready(&caller(&server, "watcher", "store"))
+        .await;
+    let held = run(&server, "cart", HOLD_CONNECTION);
+    let replaced = async {
+        let get = r#"result = ask("store", 6379, b"GET open\r\n")[0]"#;
+        eventually("the connection is open", async || {
+            run(&server, "watcher", get).await == "$1\r\n1\r\n"
+        })
+        .await;
+        server.deploy(&caller(&server, "cart", "absent")).await;
+    };
+    // The request keeps the instance of the old revision draining.
+    let (end, ()) = tokio::join!(held, replaced);
+    assert_eq!(end, "ECONNABORTED", "{}", server.log());
+    assert_eq!(
+        server
+            .metric_total("nearpath_switch_cut_connections_total")
+            .await,
+        1
+    );
+    let get = r#"result = ask("store", 6379, b"GET open\r\n")[0]"#;
+    assert_eq!(run(&server, "watcher", get).await, "$1\r\n1\r\n");
+}
+
 /// `examples/visits` as its page shows it.
 #[tokio::test]
 async fn the_example_counts_visits() {
