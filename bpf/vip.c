@@ -1,8 +1,13 @@
 /* Translates the virtual addresses of functions at the socket, and lets instances reach their declared callees only.
  *
- * The programs run for the sockets of instances, when they connect, send a datagram, or ask for their peer. No packet is
- * touched. A socket of a declared caller is connected to one of the callee's instances; every other connection between
- * instances fails with EPERM. A virtual address without a ready instance is left as it is.
+ * The programs run for the sockets of instances. No packet is touched.
+ * connect4, connect6, sendmsg4: connect a socket of a declared caller to one of the callee's instances, and calls over
+ *   HTTP to the gateway inside the instance. Other connections between instances fail, with EPERM. A virtual address
+ *   without a ready instance is left as it is.
+ * recvmsg4, recvmsg6, getpeername4, getpeername6: tell the caller the address that it used.
+ * sock_create: permits only protocols that these programs see.
+ * follow_connection: counts connections and their bytes.
+ * find_listener: runs in the hub, and gives connections to virtual addresses there to the node.
  *
  * The translation is stored with the socket. So no table of translations can overflow, and they end with their sockets.
  * Without memory for it the connection is denied.
@@ -22,7 +27,8 @@
 #endif
 
 #define MAPPED_PREFIX bpf_htonl(0x0000ffff)
-/* Ports at which functions are called over HTTP, and the watchdog's. */
+/* Ports at which functions are called over HTTP. The second is the watchdog's, which believes what it gets: who calls, and
+ * how far along a call is. Only the node may tell it, so no instance reaches that port of another. */
 #define HTTP_PORT bpf_htons(80)
 #define WATCHDOG_PORT bpf_htons(8080)
 /* Loopback addresses that stand for virtual ones: 127.60.0.0/16 for 10.60.0.0/16. */
@@ -33,7 +39,7 @@
 enum { SOCK_STREAM = 1, SOCK_DGRAM = 2 };
 enum { SOL_SOCKET = 1, SO_MARK = 36 };
 enum { AF_INET = 2, AF_INET6 = 10 };
-/* Only connect() can bind a source address. */
+/* A constant in each program: the verifier refuses bpf_bind() outside of connect(), even where it is not reached. */
 enum hook { CONNECT, SENDMSG };
 enum { EPROTONOSUPPORT = 93, EADDRNOTAVAIL = 99, ECONNREFUSED = 111 };
 /* No instance has it. */
@@ -61,10 +67,10 @@ INLINE __be32 function_of(__be32 eip)
 	return function ? *function : 0;
 }
 
-/* Draws a ready instance in turn, or returns 0. */
-INLINE __be32 draw_instance(__be32 function)
+/* Picks a ready instance in turn, or returns 0. */
+INLINE __be32 pick_instance(__be32 function)
 {
-	struct backends *backends = bpf_map_lookup_elem(&ready, &function);
+	struct backends *backends = bpf_map_lookup_elem(&function_backends, &function);
 	__u32 turn;
 
 	if (!backends || !backends->count)
@@ -80,7 +86,7 @@ INLINE void report_denial(struct bpf_sock_addr *ctx, struct denial_share *share,
 	__u64 now = bpf_ktime_get_ns();
 	struct denial_event event = { .edge = *edge, .address = address };
 
-	if (share->last_event && now - share->last_event < EVENT_INTERVAL)
+	if (share->last_event && now - share->last_event < EVENT_INTERVAL_NS)
 		return;
 	share->last_event = now;
 	event.port = ctx->user_port;
@@ -95,7 +101,7 @@ INLINE int deny(struct bpf_sock_addr *ctx, struct edge_key *edge, __be32 address
 	struct denial_share *share = bpf_map_lookup_elem(&denial_shares, &edge->caller);
 	__u64 *denied = bpf_map_lookup_elem(&denials, edge);
 	struct edge_key key = *edge;
-	__u64 one = 1;
+	__u64 none = 0;
 
 	count(DENIED);
 	if (!share)
@@ -105,16 +111,16 @@ INLINE int deny(struct bpf_sock_addr *ctx, struct edge_key *edge, __be32 address
 		key.callee = 0;
 		denied = bpf_map_lookup_elem(&denials, &key);
 	}
-	if (denied) {
+	if (!denied && !bpf_map_update_elem(&denials, &key, &none, BPF_NOEXIST))
+		__sync_fetch_and_add(&share->rows, 1);
+	/* Another processor may have made the row. */
+	denied = bpf_map_lookup_elem(&denials, &key);
+	if (denied)
 		__sync_fetch_and_add(denied, 1);
-		return 0;
-	}
-	__sync_fetch_and_add(&share->rows, 1);
-	bpf_map_update_elem(&denials, &key, &one, BPF_ANY);
 	return 0;
 }
 
-INLINE void count_flow(const struct flow *flow, struct edge *edge)
+INLINE void count_connection(const struct flow *flow, struct edge *edge)
 {
 	__sync_fetch_and_add(flow->eip ? &edge->connections : &edge->cold, 1);
 }
@@ -135,7 +141,7 @@ INLINE int store_flow(struct bpf_sock_addr *ctx, struct flow *flow, struct edge 
 	*stored = *flow;
 	/* A TCP connection counts when its request is sent: its end is always seen, too. */
 	if (ctx->type == SOCK_DGRAM)
-		count_flow(flow, edge);
+		__sync_fetch_and_add(&edge->datagram_flows, 1);
 	return 1;
 }
 
@@ -263,14 +269,14 @@ INLINE int use_edge(struct bpf_sock_addr *ctx, struct flow *flow, struct edge *e
 		flow->eip = last->eip;
 		return 1;
 	}
-	flow->eip = address == flow->edge.callee ? draw_instance(address) : address;
+	flow->eip = address == flow->edge.callee ? pick_instance(address) : address;
 	return store_flow(ctx, flow, edge);
 }
 
 /* Decides on an instance without an edge to it. */
 INLINE int use_answer(struct bpf_sock_addr *ctx, struct flow *flow, __be32 address, enum hook hook)
 {
-	if (!is_answer(ctx, &flow->edge, address))
+	if (ctx->user_port == WATCHDOG_PORT || !is_answer(ctx, &flow->edge, address))
 		return deny(ctx, &flow->edge, address);
 	if (hook == CONNECT)
 		mark_socket(ctx, ANSWER_MARK);
@@ -309,7 +315,6 @@ INLINE int decide(struct bpf_sock_addr *ctx, struct flow *flow, __be32 address, 
 		return use_answer(ctx, flow, address, hook);
 	if (hook == CONNECT && is_virtual && is_http(ctx))
 		return use_http(ctx, flow, edge, caller, networks);
-	/* The watchdog believes what it gets: who calls, and how far along a call is. Only the node may tell it. */
 	if (ctx->user_port == WATCHDOG_PORT)
 		return refuse();
 	return use_edge(ctx, flow, edge, address, hook);
@@ -318,7 +323,7 @@ INLINE int decide(struct bpf_sock_addr *ctx, struct flow *flow, __be32 address, 
 INLINE int switch_ipv4(struct bpf_sock_addr *ctx, enum hook hook)
 {
 	__be32 address = ctx->user_ip4;
-	struct flow flow = { .asked = { 0, 0, MAPPED_PREFIX, address } };
+	struct flow flow = { .original = { 0, 0, MAPPED_PREFIX, address } };
 
 	if (!decide(ctx, &flow, address, hook))
 		return 0;
@@ -351,11 +356,11 @@ SEC("cgroup/connect6") int connect6(struct bpf_sock_addr *ctx)
 	const __u32 mapped[3] = { 0, 0, MAPPED_PREFIX };
 	struct networks *networks = read_networks();
 	struct flow flow = {
-		.asked = { ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3] },
+		.original = { ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3] },
 	};
-	__be32 address = flow.asked[3];
+	__be32 address = flow.original[3];
 
-	if (!has_prefix(flow.asked, mapped) && !(networks && has_prefix(flow.asked, networks->ipv6_prefix))) {
+	if (!has_prefix(flow.original, mapped) && !(networks && has_prefix(flow.original, networks->ipv6_prefix))) {
 		forget_flow(ctx);
 		return 1;
 	}
@@ -384,7 +389,7 @@ INLINE __be32 virtual_sender(struct bpf_sock_addr *ctx, const struct flow *flow,
 		note_peer(ctx, eip);
 		return 0;
 	}
-	return flow->asked[3] != flow->eip ? key.callee : 0;
+	return flow->original[3] != flow->eip ? key.callee : 0;
 }
 
 SEC("cgroup/recvmsg4") int recvmsg4(struct bpf_sock_addr *ctx)
@@ -396,12 +401,12 @@ SEC("cgroup/recvmsg4") int recvmsg4(struct bpf_sock_addr *ctx)
 	return 1;
 }
 
-INLINE void set_asked(struct bpf_sock_addr *ctx, const struct flow *flow)
+INLINE void set_original(struct bpf_sock_addr *ctx, const struct flow *flow)
 {
-	ctx->user_ip6[0] = flow->asked[0];
-	ctx->user_ip6[1] = flow->asked[1];
-	ctx->user_ip6[2] = flow->asked[2];
-	ctx->user_ip6[3] = flow->asked[3];
+	ctx->user_ip6[0] = flow->original[0];
+	ctx->user_ip6[1] = flow->original[1];
+	ctx->user_ip6[2] = flow->original[2];
+	ctx->user_ip6[3] = flow->original[3];
 }
 
 SEC("cgroup/recvmsg6") int recvmsg6(struct bpf_sock_addr *ctx)
@@ -410,7 +415,7 @@ SEC("cgroup/recvmsg6") int recvmsg6(struct bpf_sock_addr *ctx)
 	__be32 function = virtual_sender(ctx, flow, ctx->user_ip6[3]);
 
 	if (flow && function && function == flow->edge.callee)
-		set_asked(ctx, flow);
+		set_original(ctx, flow);
 	else if (function)
 		set_mapped(ctx, function);
 	return 1;
@@ -421,7 +426,7 @@ SEC("cgroup/getpeername4") int getpeername4(struct bpf_sock_addr *ctx)
 	struct flow *flow = find_flow(ctx);
 
 	if (flow && flow->eip == ctx->user_ip4) {
-		ctx->user_ip4 = flow->asked[3];
+		ctx->user_ip4 = flow->original[3];
 		ctx->user_port = flow->port;
 	}
 	return 1;
@@ -432,7 +437,7 @@ SEC("cgroup/getpeername6") int getpeername6(struct bpf_sock_addr *ctx)
 	struct flow *flow = find_flow(ctx);
 
 	if (flow && flow->eip == ctx->user_ip6[3]) {
-		set_asked(ctx, flow);
+		set_original(ctx, flow);
 		ctx->user_port = flow->port;
 	}
 	return 1;
@@ -472,7 +477,7 @@ SEC("sockops") int follow_connection(struct bpf_sock_ops *ops)
 		return 1;
 	if (ops->op == BPF_SOCK_OPS_TCP_CONNECT_CB) {
 		bpf_sock_ops_cb_flags_set(ops, BPF_SOCK_OPS_STATE_CB_FLAG);
-		count_flow(flow, edge);
+		count_connection(flow, edge);
 	} else if (ops->args[1] == BPF_TCP_CLOSE) {
 		count_ended(ops, flow, edge);
 	}

@@ -1,5 +1,5 @@
-/* Tables of the virtual switch: who may call whom, and where instances are. The node writes them; programs only read and
- * count. All addresses are in network byte order. A function is named by its virtual address. */
+/* Tables of the virtual switch: who may call whom, and where instances are. The node writes them. Programs read them, count,
+ * and note denied pairs; they store what they know of a socket with the socket. All addresses are in network byte order. A function is named by its virtual address. */
 #pragma once
 
 #include "helpers.h"
@@ -15,16 +15,16 @@
 /* Peers that one socket may answer at a time: two in each pair. A power of two. */
 #define ANSWERABLE_PAIRS 128
 /* Bytes of events that the node has not read. */
-#define EVENT_BYTES 65536
+#define EVENT_RING_BYTES 65536
 /* At most one event per caller in so many nanoseconds. */
-#define EVENT_INTERVAL 1000000000ULL
+#define EVENT_INTERVAL_NS 1000000000ULL
 
 struct network {
 	__be32 address;
 	__be32 mask;
 };
 
-/* crates/kernel/src/bpf/virtual_switch/tables.rs has the same types. */
+/* crates/kernel/src/bpf/virtual_switch/rows.rs has the same types. */
 struct networks {
 	/* Of virtual addresses. */
 	struct network virtual;
@@ -86,7 +86,7 @@ struct {
 	__uint(max_entries, MAX_INSTANCES);
 	__type(key, __be32);
 	__type(value, struct backends);
-} ready SEC(".maps");
+} function_backends SEC(".maps");
 
 /* A declared edge, or a denied pair. */
 struct edge_key {
@@ -95,11 +95,14 @@ struct edge_key {
 };
 
 struct edge {
+	/* Of TCP. */
 	__u64 connections;
-	/* Connections for which no instance was ready on this node. */
+	/* TCP connections for which no instance was ready on this node, not in the number above. */
 	__u64 cold;
 	/* TCP connections of both kinds that have ended. */
 	__u64 ended;
+	/* First datagrams of a socket to an instance. */
+	__u64 datagram_flows;
 	__u64 bytes_sent;
 	__u64 bytes_received;
 	/* Sum over ended connections. */
@@ -149,15 +152,16 @@ struct denial_event {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, EVENT_BYTES);
+	__uint(max_entries, EVENT_RING_BYTES);
 } denial_events SEC(".maps");
 
 /* What a socket asked for, and what it got. */
 struct flow {
 	/* IPv6, mapped for IPv4 (RFC 4291 section 2.5.5.2). */
-	__u32 asked[4];
+	__u32 original[4];
 	struct edge_key edge;
-	/* The instance; 0: none was ready here, and the address is used as it is. */
+	/* The instance, or the gateway inside the caller's own. 0: no instance was ready here, and the address is used as it is.
+	 */
 	__be32 eip;
 	/* Port that was asked for, in the lower half. */
 	__u32 port;

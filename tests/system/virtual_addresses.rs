@@ -103,7 +103,7 @@ async fn only_declared_callees_are_reached() {
         let answer = run(&server, "stranger", program.clone().leak()).await;
         assert!(answer.to_string().contains(expected), "{program}: {answer}");
     }
-    let denied = r#"nearpath_connections_denied_total{caller="stranger.openfaas-fn",callee="store.openfaas-fn",reason="not_allowed"} 3"#;
+    let denied = r#"nearpath_edge_connections_denied_total{caller="stranger.openfaas-fn",callee="store.openfaas-fn",reason="not_allowed"} 3"#;
     let metrics = server.read_metrics().await;
     assert!(metrics.contains(denied), "{metrics}");
     eventually("the denial is in the log", async || {

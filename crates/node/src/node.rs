@@ -152,7 +152,7 @@ impl Node {
     /// Reports what the switch counts and denies.
     fn serve_switch(&mut self, switch: Option<NodeSwitch>, registry: &MetricsRegistry) {
         let events = switch.as_ref().and_then(NodeSwitch::take_events);
-        self.switch_report = SwitchReport::new(switch, self.watch_snapshots());
+        self.switch_report = self.switch_report.clone().with_switch(switch);
         virtual_switch::register_collector(self.switch_report.clone(), registry);
         if let Some(events) = events {
             tokio::spawn(log_denials(events, self.switch_report.clone()));
@@ -193,6 +193,7 @@ impl Node {
         let publisher = StatePublisher::new();
         let snapshots = publisher.subscribe_snapshots();
         let observed = publisher.subscribe_observed();
+        let addresses = publisher.subscribe_addresses();
         let direct = DirectRegistry::new(config.direct_peers);
         let direct_instances = direct.watch_own();
         let identity_context = IdentityContext {
@@ -237,7 +238,7 @@ impl Node {
         Ok(Node {
             desired,
             commands,
-            switch_report: SwitchReport::new(None, snapshots.clone()),
+            switch_report: SwitchReport::new(None, snapshots.clone(), addresses),
             watch_snapshots: snapshots,
             watch_observed: observed,
             read_logs: logs,

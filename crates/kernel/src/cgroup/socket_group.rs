@@ -33,7 +33,7 @@ impl SocketGroup {
             });
         }
         let folder = zygote_folder(&cgroups.node)?;
-        // A killed process left it behind, or not.
+        // An earlier run of this node may have left it.
         fs::create_dir_all(&folder).map_err(|error| with_path(&folder, error))?;
         Ok(Self {
             folder,

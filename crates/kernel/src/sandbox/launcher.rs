@@ -144,7 +144,7 @@ pub struct ZygoteProgram {
     pub path: PathBuf,
     /// Arguments, without its name.
     pub arguments: Vec<OsString>,
-    /// Folder of a cgroup that it enters, and with it all instances.
+    /// Folder of a cgroup into which the launcher moves the zygote; its children inherit it.
     pub cgroup: Option<PathBuf>,
 }
 

@@ -18,6 +18,7 @@ pub(super) type FunctionStates = BTreeMap<FunctionId, FunctionState>;
 
 pub(crate) struct StatePublisher {
     snapshots: watch::Sender<Arc<RoutingSnapshot>>,
+    addresses: watch::Sender<FunctionMap<VirtualAddress>>,
     observed: watch::Sender<FunctionMap<ObservedFunction>>,
     /// Published instances by state.
     state_counts: StateCounts,
@@ -27,6 +28,7 @@ impl StatePublisher {
     pub(crate) fn new() -> Self {
         Self {
             snapshots: watch::Sender::default(),
+            addresses: watch::Sender::default(),
             observed: watch::Sender::default(),
             state_counts: StateCounts::default(),
         }
@@ -34,6 +36,11 @@ impl StatePublisher {
 
     pub(crate) fn subscribe_snapshots(&self) -> watch::Receiver<Arc<RoutingSnapshot>> {
         self.snapshots.subscribe()
+    }
+
+    /// Subscribes to the virtual addresses of all names, also of callees that are not deployed.
+    pub(crate) fn subscribe_addresses(&self) -> watch::Receiver<FunctionMap<VirtualAddress>> {
+        self.addresses.subscribe()
     }
 
     pub(crate) fn subscribe_observed(&self) -> watch::Receiver<FunctionMap<ObservedFunction>> {
@@ -57,6 +64,7 @@ impl StatePublisher {
         if changed.is_empty() {
             return last.version;
         }
+        self.addresses.send_replace(addresses.clone());
         let (mut routes, mut has_changed) = (last.functions.clone(), false);
         let mut observed = self.observed.borrow().clone();
         for id in changed {

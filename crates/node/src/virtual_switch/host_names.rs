@@ -36,9 +36,10 @@ fn names_of(id: &FunctionId, policy: &FunctionPolicy, callee: &FunctionId) -> Ve
     let name = callee.name.as_str();
     let mut names = vec![format!("{name}.{}.{SUFFIX}", callee.namespace)];
     if callee.namespace == id.namespace {
-        let is_free = !RESERVED_NAMES.contains(&name);
-        // The shortest name is the canonical one.
-        names.splice(0..0, is_free.then(|| name.to_owned()));
+        if !RESERVED_NAMES.contains(&name) {
+            // The shortest name is the canonical one.
+            names.insert(0, name.to_owned());
+        }
         names.extend(policy.chain.iter().map(|chain| format!("{name}.{chain}")));
     }
     let aliases = policy.aliases.iter().filter(|(_, meant)| meant == callee);

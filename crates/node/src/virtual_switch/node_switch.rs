@@ -44,12 +44,11 @@ pub(crate) struct InstancePermit {
 }
 
 impl NodeSwitch {
-    /// Attaches a switch to the group of instances, and lets their hub forward packets.
+    /// Attaches a switch to the cgroup of instances, and lets their hub forward packets. Returns also the
+    /// listener for connections to virtual addresses without a ready instance.
     ///
     /// # Errors
     /// Names the missing facility of this machine or build.
-    ///
-    /// Returns also the listener for connections to virtual addresses without a ready instance.
     pub(crate) fn attach(
         group: &SocketGroup,
         hub: &HubNetns,

@@ -65,24 +65,29 @@ fn encode_connections(
     counts: &[EdgeConnections],
 ) -> Result<(), Error> {
     type Value = fn(&EdgeTraffic) -> u64;
-    let counters: [(&str, &str, Value); 4] = [
+    let counters: [(&str, &str, Value); 5] = [
         (
-            "nearpath_connections",
-            "TCP connections and flows of datagrams to functions' virtual addresses and instances",
+            "nearpath_edge_connections",
+            "TCP connections to functions' virtual addresses and instances",
             |traffic| traffic.connections + traffic.cold,
         ),
         (
-            "nearpath_connections_cold",
+            "nearpath_edge_connections_cold",
             "Of these, those that found no ready instance on this node",
             |traffic| traffic.cold,
         ),
         (
-            "nearpath_connection_bytes_sent",
+            "nearpath_edge_datagram_flows",
+            "Instances that sockets sent datagrams to",
+            |traffic| traffic.datagram_flows,
+        ),
+        (
+            "nearpath_edge_connection_bytes_sent",
             "Bytes that callers sent on ended TCP connections",
             |traffic| traffic.bytes_sent,
         ),
         (
-            "nearpath_connection_bytes_received",
+            "nearpath_edge_connection_bytes_received",
             "Bytes that callers received on ended TCP connections",
             |traffic| traffic.bytes_received,
         ),
@@ -100,7 +105,7 @@ fn encode_connections(
     }
     let help = "Sum of the durations of ended TCP connections";
     let mut metric = to.encode_descriptor(
-        "nearpath_connection_seconds",
+        "nearpath_edge_connection_seconds",
         help,
         None,
         MetricType::Counter,
@@ -116,9 +121,13 @@ fn encode_open(
     to: &mut DescriptorEncoder<'_>,
     edges: impl Iterator<Item = (EdgeLabels, EdgeTraffic)>,
 ) -> Result<(), Error> {
-    let help = "Open TCP connections, and flows of datagrams so far";
-    let mut metric =
-        to.encode_descriptor("nearpath_connections_open", help, None, MetricType::Gauge)?;
+    let help = "Open TCP connections";
+    let mut metric = to.encode_descriptor(
+        "nearpath_edge_connections_open",
+        help,
+        None,
+        MetricType::Gauge,
+    )?;
     for (labels, traffic) in edges {
         let open = (traffic.connections + traffic.cold).saturating_sub(traffic.ended);
         ConstGauge::new(open as i64).encode(metric.encode_family(&labels)?)?;
@@ -129,7 +138,7 @@ fn encode_open(
 fn encode_denials(to: &mut DescriptorEncoder<'_>, counts: &[EdgeConnections]) -> Result<(), Error> {
     let help = "Connections between functions that were denied";
     let mut metric = to.encode_descriptor(
-        "nearpath_connections_denied",
+        "nearpath_edge_connections_denied",
         help,
         None,
         MetricType::Counter,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nearpath_kernel::bpf::{AddressEdge, EdgeTraffic, SwitchRefusals};
 use nearpath_types::chain_status::EdgeStatus;
-use nearpath_types::{FunctionId, RoutingSnapshot};
+use nearpath_types::{FunctionId, FunctionMap, RoutingSnapshot, VirtualAddress};
 use tokio::sync::watch;
 
 use super::NodeSwitch;
@@ -20,6 +20,7 @@ pub(crate) const OTHER_DESTINATIONS: &str = "other";
 pub(crate) struct SwitchReport {
     switch: Option<NodeSwitch>,
     snapshots: watch::Receiver<Arc<RoutingSnapshot>>,
+    addresses: watch::Receiver<FunctionMap<VirtualAddress>>,
 }
 
 /// An edge, or a denied pair, with its counts.
@@ -47,8 +48,18 @@ impl SwitchReport {
     pub(crate) fn new(
         switch: Option<NodeSwitch>,
         snapshots: watch::Receiver<Arc<RoutingSnapshot>>,
+        addresses: watch::Receiver<FunctionMap<VirtualAddress>>,
     ) -> Self {
-        Self { switch, snapshots }
+        Self {
+            switch,
+            snapshots,
+            addresses,
+        }
+    }
+
+    /// Returns the report of the same node with its switch.
+    pub(crate) fn with_switch(self, switch: Option<NodeSwitch>) -> Self {
+        Self { switch, ..self }
     }
 
     /// Returns the refusals of all callers.
@@ -67,16 +78,19 @@ impl SwitchReport {
             return Vec::new();
         };
         let (edges, denials) = (switch.edges(), switch.denials());
-        let snapshot = self.snapshots.borrow().clone();
-        name_counts(&edges, &denials, &snapshot)
+        let (snapshot, addresses) = (
+            self.snapshots.borrow().clone(),
+            self.addresses.borrow().clone(),
+        );
+        name_counts(&edges, &denials, &snapshot, &addresses)
     }
 
     /// Returns the function with an address.
     pub(crate) fn name_of(&self, address: Ipv4Addr) -> Option<FunctionId> {
-        let snapshot = self.snapshots.borrow().clone();
-        let mut functions = snapshot.functions.values();
-        let found = functions.find(|route| route.address.is_some_and(|own| own.v4 == address));
-        found.map(|route| route.id.clone())
+        let addresses = self.addresses.borrow().clone();
+        let mut all = addresses.iter();
+        let found = all.find(|(_, own)| own.v4 == address);
+        found.map(|(id, _)| id.clone())
     }
 
     /// Returns the edges with their connections, for `nearpath edges`.
@@ -89,24 +103,24 @@ impl SwitchReport {
     }
 }
 
-/// Adds names to counts. Functions that no longer exist are left out: their rows are about to go.
+/// Adds names to counts. Callers that no longer exist are left out: their rows are about to go.
 fn name_counts(
     edges: &BTreeMap<AddressEdge, EdgeTraffic>,
     denials: &BTreeMap<AddressEdge, u64>,
     snapshot: &RoutingSnapshot,
+    addresses: &FunctionMap<VirtualAddress>,
 ) -> Vec<EdgeConnections> {
-    let routes = snapshot.functions.values();
-    let by_address: HashMap<Ipv4Addr, _> = routes
-        .filter_map(|route| Some((route.address?.v4, route)))
-        .collect();
+    let by_address: HashMap<Ipv4Addr, &FunctionId> =
+        addresses.iter().map(|(id, own)| (own.v4, id)).collect();
     let pairs: BTreeSet<_> = edges.keys().chain(denials.keys()).collect();
     let named = pairs.into_iter().filter_map(|pair| {
-        let caller = by_address.get(&pair.caller)?;
-        let callee = by_address.get(&pair.callee).map(|route| route.id.clone());
+        let caller = *by_address.get(&pair.caller)?;
+        let route = snapshot.functions.get(caller);
+        let chain = route.and_then(|route| route.policy.chain.clone());
         Some(EdgeConnections {
-            caller: caller.id.clone(),
-            chain: caller.policy.chain.clone().unwrap_or_default(),
-            callee,
+            caller: caller.clone(),
+            chain: chain.unwrap_or_default(),
+            callee: by_address.get(&pair.callee).map(|&id| id.clone()),
             traffic: edges.get(pair).copied(),
             denied: denials.get(pair).copied().unwrap_or(0),
         })
@@ -114,7 +128,7 @@ fn name_counts(
     merge_others(named)
 }
 
-/// Adds up the pairs of a caller whose callees have no name.
+/// Adds up the denied pairs of a caller whose callees have no name.
 fn merge_others(counts: impl Iterator<Item = EdgeConnections>) -> Vec<EdgeConnections> {
     let mut merged: Vec<EdgeConnections> = Vec::new();
     for one in counts {
@@ -136,7 +150,7 @@ fn edge_entry(counts: &EdgeConnections) -> EdgeStatus {
         namespace: counts.caller.namespace.to_string(),
         caller: counts.caller.to_string(),
         callee: counts.callee_name(),
-        connections: traffic.connections + traffic.cold,
+        connections: traffic.connections + traffic.cold + traffic.datagram_flows,
         cold_connections: traffic.cold,
         denied_connections: counts.denied,
         connection_bytes: traffic.bytes_sent + traffic.bytes_received,
@@ -147,33 +161,22 @@ fn edge_entry(counts: &EdgeConnections) -> EdgeStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_types::{FunctionMap, FunctionPolicy, FunctionRoute, VirtualAddress};
-
-    fn route(name: &str, number: u8) -> FunctionRoute {
-        FunctionRoute {
-            id: name.parse().unwrap(),
-            address: Some(VirtualAddress {
-                v4: [10, 60, 0, number].into(),
+    fn addresses(names: &[(&str, u8)]) -> FunctionMap<VirtualAddress> {
+        let all = names.iter().map(|(name, number)| {
+            let address = VirtualAddress {
+                v4: [10, 60, 0, *number].into(),
                 v6: "fd00::1".parse().unwrap(),
-            }),
-            policy: Arc::new(FunctionPolicy {
-                chain: Some("shop".into()),
-                ..FunctionPolicy::default()
-            }),
-            replicas: 1,
-            instances: Vec::new(),
-            runs_here: true,
-            remotes: Vec::new(),
-            start_failure: None,
-        }
+            };
+            (name.parse().unwrap(), address)
+        });
+        all.collect()
     }
 
     #[test]
-    fn pairs_have_names_and_strangers_are_one_row() {
-        let snapshot = RoutingSnapshot {
-            functions: FunctionMap::from_iter([route("cart", 2), route("store", 3)]),
-            ..RoutingSnapshot::default()
-        };
+    fn pairs_have_names_and_unnamed_callees_are_one_row() {
+        // A declared callee has an address before it is deployed.
+        let addresses = addresses(&[("cart", 2), ("store", 3)]);
+        let snapshot = RoutingSnapshot::default();
         let pair = |caller: u8, callee: u8| AddressEdge {
             caller: [10, 60, 0, caller].into(),
             callee: [10, 60, 0, callee].into(),
@@ -187,7 +190,7 @@ mod tests {
         };
         let edges = BTreeMap::from([(pair(2, 3), traffic), (pair(9, 3), traffic)]);
         let denials = BTreeMap::from([(pair(2, 8), 3), (pair(2, 9), 4), (pair(3, 2), 1)]);
-        let counts = name_counts(&edges, &denials, &snapshot);
+        let counts = name_counts(&edges, &denials, &snapshot, &addresses);
         let rows: Vec<_> = counts.iter().map(edge_entry).collect();
         let rows = rows.iter().map(|row| {
             let EdgeStatus {

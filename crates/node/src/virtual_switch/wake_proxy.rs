@@ -123,6 +123,7 @@ impl ProxyContext {
         asked: SocketAddrV4,
     ) -> Result<TcpStream, ProxyError> {
         let mut snapshots = self.snapshots.clone();
+        // Again: the edge may have been removed after the kernel's check, and a connection waits long.
         self.check_edge(callee, caller.ip())?;
         let limit = {
             let snapshot = snapshots.borrow();

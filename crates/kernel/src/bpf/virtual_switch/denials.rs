@@ -11,7 +11,7 @@ use super::{AddressEdge, rows};
 use crate::bpf::object::take_map;
 
 /// Length of `struct denial_event`.
-const EVENT_BYTES: usize = 16;
+const DENIAL_EVENT_BYTES: usize = 16;
 /// `IPPROTO_UDP`.
 const UDP: u16 = 17;
 
@@ -47,13 +47,13 @@ impl AsFd for DenialEvents {
 }
 
 fn decode_event(bytes: &[u8]) -> Option<DenialEvent> {
-    let bytes: &[u8; EVENT_BYTES] = bytes.try_into().ok()?;
+    let bytes: &[u8; DENIAL_EVENT_BYTES] = bytes.try_into().ok()?;
     let (words, _) = bytes.as_chunks::<4>();
     let word = |index: usize| u32::from_ne_bytes(words[index]);
     let port = u16::from_be_bytes([bytes[12], bytes[13]]);
     Some(DenialEvent {
         edge: rows::edge([word(0), word(1)]),
-        destination: SocketAddr::new(rows::ip(word(2)), port),
+        destination: SocketAddr::new(rows::decode_address(word(2)).into(), port),
         is_udp: u16::from_ne_bytes([bytes[14], bytes[15]]) == UDP,
     })
 }

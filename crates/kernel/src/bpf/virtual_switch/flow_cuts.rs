@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use aya::maps::Map;
 use nearpath_types::Eip;
 
-use super::rows::{self, AddressPair, NetworksRow, word};
+use super::rows::{self, AddressPair, NetworksRow, encode_address};
 use super::{SwitchMaps, VirtualSwitch};
 use crate::namespace::run_in_netns;
 use crate::sockets::{DumpedSocket, SocketDump, SocketProtocol};
@@ -59,10 +59,10 @@ impl VirtualSwitch {
         let mut listed = sockets.list(self.flows_map()?)?;
         // Locked only now: a listing may take long.
         let maps = self.lock();
-        let Ok(function) = maps.instances.get(&word(eip.0), 0) else {
+        let Ok(function) = maps.instances.get(&encode_address(eip.0), 0) else {
             return Ok(Vec::new());
         };
-        let instance = [function, word(eip.0)];
+        let instance = [function, encode_address(eip.0)];
         listed.retain(|socket| is_undeclared(socket, instance, &*maps));
         Ok(listed)
     }
@@ -104,7 +104,7 @@ fn is_undeclared(
     let Some(peer) = socket.ipv4_peer().filter(|_| socket.has_peer()) else {
         return false;
     };
-    let peer = word(peer);
+    let peer = encode_address(peer);
     match socket.protocol {
         // It cannot connect again without another decision, which changes its flow.
         SocketProtocol::Tcp => {
@@ -151,7 +151,7 @@ mod tests {
     const INSTANCE: [u8; 4] = [10, 62, 0, 2];
 
     fn function(number: u8) -> u32 {
-        word([10, 60, 0, number].into())
+        encode_address([10, 60, 0, number].into())
     }
 
     impl FlowPolicy for SamplePolicy {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     fn is_cut(socket: &DumpedSocket) -> bool {
-        let instance = [function(2), word(INSTANCE.into())];
+        let instance = [function(2), encode_address(INSTANCE.into())];
         is_undeclared(socket, instance, &SamplePolicy)
     }
 

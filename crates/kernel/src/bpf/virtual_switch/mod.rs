@@ -24,7 +24,8 @@ use super::object::{self, attach_sock_ops, bpf_error, load_object, sum_counter, 
 use super::socket_cgroup_guard::attach_hook;
 use crate::hub_netns::HubNetns;
 use rows::{
-    AddressPair, BackendsRow, CallerRow, EdgeRow, MAX_BACKENDS, NetworksRow, ShareRow, word,
+    AddressPair, BackendsRow, CallerRow, EdgeRow, MAX_BACKENDS, NetworksRow, ShareRow,
+    encode_address,
 };
 
 pub use denials::{DenialEvent, DenialEvents};
@@ -67,12 +68,14 @@ pub struct AddressEdge {
 /// Traffic of one edge since it was declared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EdgeTraffic {
-    /// TCP connections, and flows of datagrams of one socket.
+    /// TCP connections to instances, and to the gateway for calls over HTTP.
     pub connections: u64,
-    /// The same without a ready instance on this node.
+    /// TCP connections that found no ready instance on this node. They are not among the others.
     pub cold: u64,
     /// TCP connections of both kinds that have ended.
     pub ended: u64,
+    /// Instances that sockets sent datagrams to, each counted once per socket while it sends to no other.
+    pub datagram_flows: u64,
     /// Bytes of ended TCP connections that callees have acknowledged.
     pub bytes_sent: u64,
     /// Bytes of ended TCP connections that callers have received.
@@ -84,8 +87,6 @@ pub struct EdgeTraffic {
 /// Connections that the switch refused.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SwitchRefusals {
-    /// No edge is declared.
-    pub denied: u64,
     /// The calling process belongs to no instance that is admitted.
     pub unknown_caller: u64,
     /// The kernel had no memory for the translation.
@@ -107,7 +108,7 @@ struct SwitchMaps {
     networks: Array<MapData, NetworksRow>,
     callers: HashMap<MapData, u32, CallerRow>,
     instances: HashMap<MapData, u32, u32>,
-    ready: HashMap<MapData, u32, BackendsRow>,
+    backends: HashMap<MapData, u32, BackendsRow>,
     edges: HashMap<MapData, AddressPair, EdgeRow>,
     denials: HashMap<MapData, AddressPair, u64>,
     shares: HashMap<MapData, u32, ShareRow>,
@@ -184,12 +185,19 @@ impl VirtualSwitch {
         has_gateway: bool,
     ) -> io::Result<()> {
         let mut maps = self.lock();
-        let share = word(function);
+        let share = encode_address(function);
         if maps.shares.get(&share, 0).is_err() {
             map_result(maps.shares.insert(share, ShareRow::default(), 0))?;
         }
-        map_result(maps.instances.insert(word(eip.0), word(function), 0))?;
-        let row = [word(function), word(eip.0), has_gateway.into()];
+        map_result(
+            maps.instances
+                .insert(encode_address(eip.0), encode_address(function), 0),
+        )?;
+        let row = [
+            encode_address(function),
+            encode_address(eip.0),
+            has_gateway.into(),
+        ];
         map_result(maps.callers.insert(uid, row, 0))
     }
 
@@ -198,7 +206,7 @@ impl VirtualSwitch {
         let mut maps = self.lock();
         // Both exist unless admitting failed.
         let _ = maps.callers.remove(&uid);
-        let _ = maps.instances.remove(&word(eip.0));
+        let _ = maps.instances.remove(&encode_address(eip.0));
     }
 
     /// Sets the instances over which connections to a function are spread. Uses the first 256.
@@ -206,16 +214,16 @@ impl VirtualSwitch {
     /// # Errors
     /// Fails when the kernel has no memory, or with 65,536 functions.
     pub fn set_backends(&self, function: Ipv4Addr, eips: &[Eip]) -> io::Result<()> {
-        let (mut maps, function) = (self.lock(), word(function));
+        let (mut maps, function) = (self.lock(), encode_address(function));
         if eips.is_empty() {
-            let _ = maps.ready.remove(&function); // it may have had none
+            let _ = maps.backends.remove(&function); // it may have had none
             return Ok(());
         }
         // The turn goes on, so that a change does not favour the first ones.
-        let turn = maps.ready.get(&function, 0).map_or(0, |row| row[1]);
+        let turn = maps.backends.get(&function, 0).map_or(0, |row| row[1]);
         let eips = &eips[..eips.len().min(MAX_BACKENDS)];
         let row = rows::backends_row(turn, eips);
-        map_result(maps.ready.insert(function, row, 0))
+        map_result(maps.backends.insert(function, row, 0))
     }
 
     /// Permits connections from one function to another. An edge that exists keeps its counters.
@@ -239,13 +247,18 @@ impl VirtualSwitch {
         rows::traffic(traffic)
     }
 
-    /// Removes what is counted for a function that no longer exists.
+    /// Removes the counters of a function that no longer exists.
     pub fn remove_function(&self, function: Ipv4Addr) {
         let mut maps = self.lock();
-        let _ = maps.shares.remove(&word(function)); // it may never have had an instance here
+        let _ = maps.shares.remove(&encode_address(function)); // it may never have had an instance here
         let keys: Vec<AddressPair> = maps.denials.keys().flatten().collect();
-        for key in keys.iter().filter(|key| key.contains(&word(function))) {
-            let _ = maps.denials.remove(key);
+        for key in keys
+            .iter()
+            .filter(|key| key.contains(&encode_address(function)))
+        {
+            if maps.denials.remove(key).is_ok() {
+                maps.return_row(key[0]);
+            }
         }
     }
 
@@ -268,7 +281,6 @@ impl VirtualSwitch {
     pub fn refusals(&self) -> SwitchRefusals {
         let sum = |index| sum_counter(&self.counters, index);
         SwitchRefusals {
-            denied: sum(0),
             unknown_caller: sum(1),
             no_memory: sum(2),
         }
@@ -286,12 +298,22 @@ impl VirtualSwitch {
 }
 
 impl SwitchMaps {
+    /// Gives a row of denied connections back to its caller's share.
+    fn return_row(&mut self, caller: u32) {
+        let Ok(mut row) = self.shares.get(&caller, 0) else {
+            return; // the caller itself was removed
+        };
+        // A program may take a row meanwhile, and its count is lost: the share is one row larger then.
+        row[0] = row[0].saturating_sub(1);
+        let _ = self.shares.insert(caller, row, 0); // else the row stays counted
+    }
+
     fn take_from(loaded: &mut Ebpf) -> io::Result<Self> {
         Ok(Self {
             networks: take_map(loaded, "network_settings")?,
             callers: take_map(loaded, "callers")?,
             instances: take_map(loaded, "instances")?,
-            ready: take_map(loaded, "ready")?,
+            backends: take_map(loaded, "function_backends")?,
             edges: take_map(loaded, "edges")?,
             denials: take_map(loaded, "denials")?,
             shares: take_map(loaded, "denial_shares")?,

@@ -1,7 +1,7 @@
 //! Keys and values of the maps in `bpf/lib/switch_tables.h`, as arrays of words. Addresses are in network
 //! byte order.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use nearpath_types::Eip;
@@ -18,10 +18,11 @@ pub(super) type NetworksRow = [u32; 10];
 pub(super) type CallerRow = [u32; 3];
 /// `struct edge_key`: caller and callee.
 pub(super) type AddressPair = [u32; 2];
-/// `struct edge`: connections, cold ones, ended ones, bytes sent and received, nanoseconds.
-pub(super) type EdgeRow = [u64; 6];
-/// `struct denial_share`.
-pub(super) type ShareRow = [u64; 2];
+/// `struct edge`: connections, cold ones, ended ones, flows of datagrams, bytes sent and received,
+/// nanoseconds.
+pub(super) type EdgeRow = [u64; 7];
+/// `struct denial_share`: rows, padding, and the two halves of the time of the last event.
+pub(super) type ShareRow = [u32; 4];
 /// `struct backends`: count, next draw, eIPs.
 pub(super) type BackendsRow = [u32; 2 + MAX_BACKENDS];
 
@@ -57,12 +58,13 @@ pub(super) fn decode_flow(bytes: &[u8]) -> Option<StoredFlow> {
 }
 
 /// Encodes an address.
-pub(super) fn word(address: Ipv4Addr) -> u32 {
+pub(super) fn encode_address(address: Ipv4Addr) -> u32 {
     u32::from_ne_bytes(address.octets())
 }
 
-fn address(word: u32) -> Ipv4Addr {
-    word.to_ne_bytes().into()
+/// Decodes an address.
+pub(super) fn decode_address(bits: u32) -> Ipv4Addr {
+    bits.to_ne_bytes().into()
 }
 
 pub(super) fn networks_row(networks: &SwitchNetworks) -> NetworksRow {
@@ -71,10 +73,10 @@ pub(super) fn networks_row(networks: &SwitchNetworks) -> NetworksRow {
     let mut row = [0; 10];
     row[..2].copy_from_slice(&network(of_functions, functions_len));
     row[2..4].copy_from_slice(&network(of_instances, instances_len));
-    row[4] = word(networks.gateway);
-    row[5] = word(*networks.local_gateway.ip());
+    row[4] = encode_address(networks.gateway);
+    row[5] = encode_address(*networks.local_gateway.ip());
     row[6] = networks.local_gateway.port().to_be().into();
-    // No one connects to the default: it would be a group with all flags set (RFC 4291 section 2.7).
+    // The default is a multicast address, to which TCP never connects (RFC 4291 section 2.7).
     row[7..].copy_from_slice(&networks.ipv6.map_or([u32::MAX; 4], ipv6_prefix_of)[..3]);
     row
 }
@@ -84,7 +86,10 @@ fn network(any: Ipv4Addr, prefix_len: u8) -> [u32; 2] {
     let mask = u32::MAX
         .checked_shl(32 - u32::from(prefix_len))
         .unwrap_or(0);
-    [word((any.to_bits() & mask).into()), word(mask.into())]
+    [
+        encode_address((any.to_bits() & mask).into()),
+        encode_address(mask.into()),
+    ]
 }
 
 pub(super) fn ipv6_prefix_of(address: Ipv6Addr) -> [u32; 4] {
@@ -98,19 +103,19 @@ pub(super) fn backends_row(turn: u32, eips: &[Eip]) -> BackendsRow {
     row[0] = eips.len() as u32; // at most MAX_BACKENDS
     row[1] = turn;
     for (to, eip) in row[2..].iter_mut().zip(eips) {
-        *to = word(eip.0);
+        *to = encode_address(eip.0);
     }
     row
 }
 
 pub(super) fn edge_key(edge: AddressEdge) -> AddressPair {
-    [word(edge.caller), word(edge.callee)]
+    [encode_address(edge.caller), encode_address(edge.callee)]
 }
 
 pub(super) fn edge([caller, callee]: AddressPair) -> AddressEdge {
     AddressEdge {
-        caller: address(caller),
-        callee: address(callee),
+        caller: decode_address(caller),
+        callee: decode_address(callee),
     }
 }
 
@@ -119,6 +124,7 @@ pub(super) fn traffic(row: EdgeRow) -> EdgeTraffic {
         connections,
         cold,
         ended,
+        datagram_flows,
         bytes_sent,
         bytes_received,
         nanoseconds,
@@ -127,15 +133,11 @@ pub(super) fn traffic(row: EdgeRow) -> EdgeTraffic {
         connections,
         cold,
         ended,
+        datagram_flows,
         bytes_sent,
         bytes_received,
         duration: Duration::from_nanos(nanoseconds),
     }
-}
-
-/// Decodes the address of a `struct denial_event`.
-pub(super) fn ip(word: u32) -> IpAddr {
-    address(word).into()
 }
 
 #[cfg(test)]
@@ -159,7 +161,7 @@ mod tests {
             ("network", 8, &[0, 4]),
             ("caller", size_of::<CallerRow>(), &[0, 4, 8]),
             ("edge_key", size_of::<AddressPair>(), &[0, 4]),
-            ("edge", size_of::<EdgeRow>(), &[0, 8, 16, 24, 32, 40]),
+            ("edge", size_of::<EdgeRow>(), &[0, 8, 16, 24, 32, 40, 48]),
             ("denial_share", size_of::<ShareRow>(), &[0, 4, 8]),
             ("backends", size_of::<BackendsRow>(), &[0, 4, 8]),
             (
@@ -178,11 +180,11 @@ mod tests {
         bytes[12..16].copy_from_slice(&[10, 60, 0, 3]);
         bytes[16..24].copy_from_slice(&[10, 60, 0, 2, 10, 60, 0, 3]);
         let flow = decode_flow(&bytes).unwrap();
-        let [caller, callee] = [2, 3].map(|number| word([10, 60, 0, number].into()));
+        let [caller, callee] = [2, 3].map(|number| encode_address([10, 60, 0, number].into()));
         assert_eq!((flow.edge, flow.destination), ([caller, callee], callee));
         bytes[24..28].copy_from_slice(&[10, 62, 0, 9]);
         let destination = decode_flow(&bytes).unwrap().destination;
-        assert_eq!(destination, word([10, 62, 0, 9].into()));
+        assert_eq!(destination, encode_address([10, 62, 0, 9].into()));
         assert_eq!(decode_flow(&bytes[1..]), None);
     }
 
