@@ -238,3 +238,44 @@ async fn the_example_counts_visits() {
         );
     }
 }
+
+/// The source of a connection to the gateway tells which function it is for, and gives no right.
+#[tokio::test]
+async fn a_chosen_source_gives_no_permission() {
+    need_root!();
+    let server = TestServer::start().await;
+    server
+        .deploy_ready(&http_function(&server.data_dir, "mirror", MIRROR_BODY))
+        .await;
+    server
+        .deploy_ready(&caller(&server, "stranger", "absent"))
+        .await;
+    let address = server.describe("mirror").await["virtualAddress"].to_string();
+    let program = format!(
+        r#"connection = socket.socket()
+connection.bind(("127.60." + {address}.split(".", 2)[2], 0))
+connection.connect(("127.0.0.2", 8080))
+connection.sendall(b"GET / HTTP/1.1\r\nHost: mirror\r\nX-Nearpath-Caller: mirror.openfaas-fn\r\n\r\n")
+result = connection.recv(1000).decode()"#
+    );
+    let answer = run(&server, "stranger", program.leak()).await;
+    let answer = answer.as_str().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    assert!(answer.contains("not_allowed"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_connection_that_waits_in_vain_is_reset() {
+    need_root!();
+    let server = TestServer::start().await;
+    let mut broken = redis(&server, "store");
+    broken["envProcess"] = "sleep 1000".into();
+    broken["annotations"] = json!({ "nearpath.io/cold-timeout": "500ms" });
+    server.deploy(&broken).await;
+    server.deploy_ready(&caller(&server, "cart", "store")).await;
+    let ping = r#"result = ask("store", 6379, b"PING\r\n")"#;
+    let answer = run(&server, "cart", ping).await;
+    assert_eq!(answer, "ECONNRESET", "{}", server.log());
+    let why = "no instance became ready within 500ms (nearpath.io/cold-timeout)";
+    assert!(server.log().contains(why), "{}", server.log());
+}
