@@ -38,7 +38,16 @@ const ANNOTATIONS: &[&str] = &[
     keys::ZERO_RTT,
 ];
 /// Every label below [`OPENFAAS_PREFIX`] that has an effect.
-const LABELS: &[&str] = &[keys::SCALE_MIN, keys::SCALE_MAX];
+const LABELS: &[&str] = &[
+    keys::SCALE_DOWN_WINDOW,
+    keys::SCALE_MAX,
+    keys::SCALE_MIN,
+    keys::SCALE_TARGET,
+    keys::SCALE_TARGET_PROPORTION,
+    keys::SCALE_TYPE,
+    keys::SCALE_ZERO,
+    keys::SCALE_ZERO_DURATION,
+];
 /// Longest part of a key that a text repeats, in characters.
 const MAX_KEY_CHARS: usize = 80;
 
@@ -151,10 +160,19 @@ mod tests {
     #[test]
     fn a_misspelt_key_is_named_with_the_nearest_one() {
         assert_eq!(
-            warnings(&["nearpath.io/max-inflght"], &["com.openfaas.scale.mn"]),
+            warnings(
+                &["nearpath.io/max-inflght"],
+                &[
+                    "com.openfaas.scale.mn",
+                    "com.openfaas.scale.target-propotion",
+                    "com.openfaas.scale.zero.duration"
+                ]
+            ),
             [
                 "annotation nearpath.io/max-inflght has no effect: did you mean nearpath.io/max-inflight?",
                 "label com.openfaas.scale.mn has no effect: did you mean com.openfaas.scale.min?",
+                "label com.openfaas.scale.target-propotion has no effect: did you mean com.openfaas.scale.target-proportion?",
+                "label com.openfaas.scale.zero.duration has no effect: did you mean com.openfaas.scale.zero-duration?",
             ]
         );
     }
@@ -193,10 +211,10 @@ mod tests {
     #[test]
     fn the_list_holds_every_key() {
         let source = include_str!("keys.rs");
-        let declared = source.matches("&str = \"nearpath.io/").count();
+        let declared = |prefix: &str| source.matches(&format!("&str = \"{prefix}")).count();
         assert_eq!(
-            ANNOTATIONS.len(),
-            declared,
+            (ANNOTATIONS.len(), LABELS.len()),
+            (declared(OWN_PREFIX), declared(OPENFAAS_PREFIX)),
             "a key of keys.rs is missing here"
         );
     }

@@ -60,3 +60,15 @@ pub const TOPIC: &str = "topic";
 pub const SCALE_MIN: &str = "com.openfaas.scale.min";
 /// Label: maximum number of replicas.
 pub const SCALE_MAX: &str = "com.openfaas.scale.max";
+/// Label: whether a function without traffic is scaled to zero, `true` or `false`.
+pub const SCALE_ZERO: &str = "com.openfaas.scale.zero";
+/// Label: time without traffic after which a function is scaled to zero.
+pub const SCALE_ZERO_DURATION: &str = "com.openfaas.scale.zero-duration";
+/// Label: load by which the function is scaled, see [`ScaleMetric`](super::ScaleMetric).
+pub const SCALE_TYPE: &str = "com.openfaas.scale.type";
+/// Label: load per replica, in the unit of the type.
+pub const SCALE_TARGET: &str = "com.openfaas.scale.target";
+/// Label: part of the target to which replicas are loaded.
+pub const SCALE_TARGET_PROPORTION: &str = "com.openfaas.scale.target-proportion";
+/// Label: time for which the largest number of replicas that was wanted is kept.
+pub const SCALE_DOWN_WINDOW: &str = "com.openfaas.scale.down.window";

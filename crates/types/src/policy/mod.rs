@@ -8,6 +8,7 @@ mod chain_settings;
 mod ignored;
 mod keys;
 mod loopback;
+mod scaling;
 mod setting;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ pub use chain_settings::{ChainDelivery, ChainIsolation, ChainPages, ChainPlaceme
 pub use ignored::{IgnoredSetting, WARNING_HEADER};
 pub use keys::*;
 pub use loopback::LoopbackDelivery;
+pub use scaling::{MAX_DOWN_WINDOW, ScaleMetric, ScaleSettings};
 pub use transport::{CallTransport, ZeroRttPolicy};
 
 use calls_and_topics::{parse_calls, parse_chain_topics};
@@ -98,6 +100,7 @@ pub struct FunctionPolicy {
 
 impl Default for FunctionPolicy {
     fn default() -> Self {
+        let scale = ScaleSettings::default();
         Self {
             max_inflight: None,
             queue: 1_000,
@@ -107,8 +110,8 @@ impl Default for FunctionPolicy {
             idle_timeout: Duration::from_secs(60),
             total_timeout: Duration::from_secs(60),
             max_body: None,
-            scale_min: 1,
-            scale_max: 20,
+            scale_min: scale.min_replicas,
+            scale_max: scale.max_replicas,
             chain: None,
             delivery: ChainDelivery::Ring,
             isolation: ChainIsolation::Shared,
@@ -147,10 +150,6 @@ impl FunctionPolicy {
             key,
             text: spec.annotations.get(key),
         };
-        let label = |key| SettingText {
-            key,
-            text: spec.labels.get(key),
-        };
         // The annotation wins over of-watchdog's variable.
         let inflight = match spec.annotations.get(MAX_INFLIGHT) {
             Some(_) => annotation(MAX_INFLIGHT).read_number(0)?,
@@ -163,7 +162,8 @@ impl FunctionPolicy {
         let (calls, aliases) = annotation(CALLS)
             .read_with(|text| parse_calls(text, &spec.namespace))?
             .unwrap_or_default();
-        let (scale_min, scale_max) = read_scale(label(SCALE_MIN), label(SCALE_MAX), &default)?;
+        // The autoscaler reads the rest of it from the labels; here it is only checked.
+        let scale = ScaleSettings::from_labels(&spec.labels)?;
         Ok(Self {
             // 0 means no limit, as in of-watchdog.
             max_inflight: (inflight > 0).then_some(inflight),
@@ -177,8 +177,8 @@ impl FunctionPolicy {
             max_body: annotation(MAX_BODY)
                 .read_with(|text| quantity::parse_memory(text).map(Some))?
                 .flatten(),
-            scale_min,
-            scale_max,
+            scale_min: scale.min_replicas,
+            scale_max: scale.max_replicas,
             delivery: annotation(DELIVERY).read_or_default()?,
             isolation: annotation(ISOLATION).read_or_default()?,
             calls,
@@ -241,27 +241,6 @@ impl FunctionPolicy {
             .iter()
             .find(|(alias, _)| alias == name)
             .map(|(_, callee)| callee)
-    }
-}
-
-/// Reads the smallest and the largest number of replicas, both at least 1.
-fn read_scale(
-    min: SettingText<'_>,
-    max: SettingText<'_>,
-    default: &FunctionPolicy,
-) -> Result<(u32, u32), InvalidSetting> {
-    let (key, named) = (min.key, max.key);
-    // 0 replicas is the state of a sleeping function, not a setting.
-    let (min, max) = (
-        min.read_number(default.scale_min)?.max(1),
-        max.read_number(default.scale_max)?.max(1),
-    );
-    match min > max {
-        true => Err(InvalidSetting {
-            key,
-            why: format!("{min} is more than {named}, {max}"),
-        }),
-        false => Ok((min, max)),
     }
 }
 
