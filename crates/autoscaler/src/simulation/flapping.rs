@@ -5,8 +5,9 @@ use std::time::Duration;
 use nearpath_types::policy::{ScaleMetric, ScaleSettings};
 
 use super::cost::{function_for, settings};
-use super::load_trace::{noise, poisson};
-use super::{LoadTrace, SimRun, simulate};
+use super::load_trace::{noise, poisson, ramps};
+use super::random::SeededRandom;
+use super::{LoadTrace, SimRun, simulate, simulate_sampled};
 
 /// Seconds until a run has filled its windows.
 const WARM_UP_SECONDS: usize = 300;
@@ -33,6 +34,12 @@ fn steady_traces() -> Vec<LoadTrace> {
 fn run(trace: &LoadTrace, settings: ScaleSettings) -> SimRun {
     let start_delay = Duration::from_secs(1);
     simulate(settings, function_for(trace, &settings, start_delay), trace)
+}
+
+fn run_sampled(trace: &LoadTrace, has_sample: impl FnMut(usize) -> bool) -> SimRun {
+    let (settings, start_delay) = (settings(ScaleMetric::Rps), Duration::from_secs(1));
+    let function = function_for(trace, &settings, start_delay);
+    simulate_sampled(settings, function, trace, has_sample)
 }
 
 fn largest_count(run: &SimRun) -> usize {
@@ -81,4 +88,24 @@ fn without_a_scale_down_window_the_same_noise_flaps() {
             .any(|&count| count > 2 * MAX_DIRECTION_CHANGES),
         "{counts:?}"
     );
+}
+
+#[test]
+fn rare_and_lost_samples_change_the_direction_rarely() {
+    let mut random = SeededRandom::new(3);
+    for trace in steady_traces() {
+        let rare = run_sampled(&trace, |second| second % 5 == 0);
+        let lost = run_sampled(&trace, |_| random.next_share() > 0.3);
+        for count in [largest_count(&rare), largest_count(&lost)] {
+            assert!(count <= MAX_DIRECTION_CHANGES, "{}: {count}", trace.name);
+        }
+    }
+}
+
+/// A node that is away for 20 s of every 70 s: replicas follow the load up, and none stops.
+#[test]
+fn gaps_in_every_window_stop_no_replica() {
+    let run = run_sampled(&ramps(), |second| second % 70 >= 20);
+    assert_eq!(run.direction_changes(0, run.desired.len()), 0);
+    assert!(run.desired.last() >= Some(&20), "{:?}", run.desired.last());
 }

@@ -16,4 +16,4 @@ mod sim_run;
 
 use function_model::FunctionModel;
 use load_trace::LoadTrace;
-use sim_run::{SimRun, simulate};
+use sim_run::{SimRun, simulate, simulate_sampled};

@@ -77,13 +77,23 @@ impl SimRun {
 /// function.
 pub(super) fn simulate(
     settings: ScaleSettings,
+    function: FunctionModel,
+    trace: &LoadTrace,
+) -> SimRun {
+    simulate_sampled(settings, function, trace, |_| true)
+}
+
+/// Runs a trace, with samples in some seconds only.
+pub(super) fn simulate_sampled(
+    settings: ScaleSettings,
     mut function: FunctionModel,
     trace: &LoadTrace,
+    mut has_sample: impl FnMut(usize) -> bool,
 ) -> SimRun {
     let start = Instant::now();
     let mut scaler = Autoscaler::new(settings, start, function.replicas());
     let (mut run, mut rate) = (SimRun::default(), CounterRate::default());
-    for requests in &trace.rates {
+    for (second, requests) in trace.rates.iter().enumerate() {
         let tick_requests = requests / f64::from(TICKS_PER_SECOND);
         for _ in 0..TICKS_PER_SECOND {
             function.accept(tick_requests);
@@ -93,7 +103,9 @@ pub(super) fn simulate(
             function.serve();
             run.record(&function);
         }
-        scale(&mut scaler, &mut function, &mut rate, start);
+        if has_sample(second) {
+            scale(&mut scaler, &mut function, &mut rate, start);
+        }
         run.desired.push(function.replicas());
         run.ready.push(function.ready);
     }
