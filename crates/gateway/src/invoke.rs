@@ -17,7 +17,7 @@ use http::{HeaderMap, Method, Request};
 use http_body_util::BodyExt;
 use nearpath_daemon::drain;
 use nearpath_types::{FunctionId, FunctionPolicy, InstanceId, Reason};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::context::WorkerContext;
 use crate::deliver::ResponseContent;
@@ -69,6 +69,12 @@ impl FunctionHandle {
         let open = self.0.tally.open_count();
         // Both counts change meanwhile, so the difference may be below zero for a moment.
         at_nodes.fold(open, u32::saturating_sub)
+    }
+
+    /// Notifies `listener` of the next request, once; a request at the same time may notify it, too.
+    /// All calls must have the same listener.
+    pub fn notify_next_request(&self, listener: &Arc<Notify>) {
+        self.0.tally.notify_next_request(listener);
     }
 
     /// Settings from the last snapshot.

@@ -4,11 +4,12 @@
 //! received, the other one as a call from a node. So counters of received calls add up over all
 //! nodes.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nearpath_types::Reason;
+use tokio::sync::Notify;
 
 /// Upper bounds of the histogram buckets, in microseconds. One more bucket has no bound.
 pub(crate) const BUCKET_BOUNDS_US: [u64; 16] = [
@@ -83,6 +84,31 @@ impl RefusalCounts {
     }
 }
 
+/// Notification of a function's next request. Without a listener, a request costs one read.
+#[derive(Debug, Default)]
+struct RequestAlarm {
+    is_armed: AtomicBool,
+    listener: OnceLock<Arc<Notify>>,
+}
+
+impl RequestAlarm {
+    /// Arms the alarm. All calls must have the same listener.
+    fn arm(&self, listener: &Arc<Notify>) {
+        self.listener.get_or_init(|| listener.clone());
+        self.is_armed.store(true, Ordering::SeqCst);
+    }
+
+    fn note_request(&self) {
+        // Pairs with `arm`, see `RequestTally::note_start`. The read alone keeps the cache line shared.
+        if self.is_armed.load(Ordering::SeqCst) && self.is_armed.swap(false, Ordering::SeqCst) {
+            self.listener
+                .get()
+                .into_iter()
+                .for_each(|one| one.notify_one());
+        }
+    }
+}
+
 /// Origin of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallOrigin {
@@ -127,12 +153,20 @@ pub(crate) struct FunctionTally {
     from_nodes: RequestTally,
     // Created on first use: nearly all functions have no refusals, and a node knows thousands.
     refusals: OnceLock<Box<RefusalCounts>>,
+    alarm: RequestAlarm,
 }
 
 impl FunctionTally {
     /// Counts a request that has arrived.
     pub(crate) fn note_start(&self, origin: CallOrigin) {
         self.of_origin(origin).note_start();
+        self.alarm.note_request();
+    }
+
+    /// Notifies `listener` of the next request, once. A request that is counted before this call
+    /// returns may notify it, too.
+    pub(crate) fn notify_next_request(&self, listener: &Arc<Notify>) {
+        self.alarm.arm(listener);
     }
 
     /// Counts a completed request. Codes outside 100–599 count as the nearest valid one.
@@ -205,7 +239,9 @@ pub(crate) struct RequestTally {
 
 impl RequestTally {
     fn note_start(&self) {
-        self.started_count.fetch_add(1, Ordering::Relaxed);
+        // Sequentially consistent with `RequestAlarm::arm`: a request either sees the alarm, or its
+        // count is seen after the alarm was armed. On x86-64 it is the same instruction.
+        self.started_count.fetch_add(1, Ordering::SeqCst);
     }
 
     fn note_end(&self, code: u16, duration: Duration) {
@@ -219,7 +255,7 @@ impl RequestTally {
 
     /// Returns the requests that have arrived.
     pub(crate) fn started_count(&self) -> u64 {
-        self.started_count.load(Ordering::Relaxed)
+        self.started_count.load(Ordering::SeqCst) // pairs with `note_start`
     }
 
     /// Returns the completed requests.
@@ -296,6 +332,25 @@ mod tests {
         assert_eq!(tally.received().ended_count(), 0);
         tally.note_end(CallOrigin::Caller, 200, Duration::from_millis(1));
         assert_eq!((tally.answered_count(), tally.open_count()), (2, 1));
+    }
+
+    #[tokio::test]
+    async fn an_armed_alarm_tells_of_one_request() {
+        let (tally, listener) = (FunctionTally::default(), Arc::new(Notify::new()));
+        let has_permit = || {
+            let mut notified = std::pin::pin!(listener.notified());
+            notified.as_mut().enable()
+        };
+        tally.note_start(CallOrigin::Caller);
+        assert!(!has_permit(), "it was not armed");
+        tally.notify_next_request(&listener);
+        for origin in [CallOrigin::Node, CallOrigin::Caller] {
+            tally.note_start(origin);
+        }
+        assert!(has_permit());
+        tally.note_start(CallOrigin::Caller);
+        assert!(!has_permit(), "it is armed for one request");
+        assert_eq!(tally.started_count(), 4);
     }
 
     #[test]
