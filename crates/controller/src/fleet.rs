@@ -6,7 +6,8 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{
-    DesiredState, FunctionId, FunctionMap, LogLine, LogQuery, ObservedFunction, Revision,
+    AutoscalingStatus, DesiredState, FunctionId, FunctionMap, LogLine, LogQuery, ObservedFunction,
+    Revision,
 };
 use tokio::sync::mpsc;
 
@@ -30,6 +31,12 @@ pub trait Fleet: Send + Sync + 'static {
     /// Requests that ended since the gateway started, including calls between functions through
     /// shared memory.
     fn invocation_count(&self, id: &FunctionId) -> u64;
+    /// State of a function's autoscaler on this node; `None` without one.
+    fn autoscaling(&self, _id: &FunctionId) -> Option<AutoscalingStatus> {
+        None
+    }
+    /// Makes a function's autoscaler go on from a number of replicas. Without effect on others.
+    fn continue_autoscaling(&self, _id: &FunctionId, _replicas: u32) {}
 }
 
 /// Copies of deployed folders, none of which is removed while the value lives.

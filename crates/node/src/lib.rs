@@ -58,3 +58,4 @@ pub use nearpath_egress::addresses::EGRESS_PROXY_EIP;
 pub use node::Node;
 pub use node_id::node_id;
 pub use run_lock::RunLock;
+pub use status::ConnectionTotals;

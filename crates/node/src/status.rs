@@ -1,14 +1,41 @@
 //! Replies to status queries: one line per query.
 
+use std::collections::BTreeMap;
+
 use nearpath_types::chain_status::EdgeStatus;
-use nearpath_types::{StatusQuery, StatusReport, StatusSource};
+use nearpath_types::{FunctionId, StatusQuery, StatusReport, StatusSource};
 
 use crate::node::Node;
 use crate::paths;
 use crate::remote_paths::remote_rows;
 use crate::totals::sum_edges;
 
+/// Connections to one function at its virtual address and its instances, of all callers on this node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ConnectionTotals {
+    /// Connections and flows of datagrams that have ever started.
+    pub started: u64,
+    /// Of these, those that have not ended. A flow of datagrams has no end.
+    pub open: u64,
+}
+
 impl Node {
+    /// Returns the connections along declared edges, by callee, as the kernel counts them. None
+    /// without virtual addresses.
+    pub fn connection_totals(&self) -> BTreeMap<FunctionId, ConnectionTotals> {
+        let mut totals = BTreeMap::<_, ConnectionTotals>::new();
+        for edge in self.switch_report.connection_counts() {
+            if let Some((callee, traffic)) = edge.callee.zip(edge.traffic) {
+                let total = totals.entry(callee).or_default();
+                let started = traffic.connections.saturating_add(traffic.cold);
+                total.started = total.started.saturating_add(started);
+                let open = started.saturating_sub(traffic.ended);
+                total.open = total.open.saturating_add(open);
+            }
+        }
+        totals
+    }
+
     /// Returns the edges with their calls and connections.
     fn edge_status(&self) -> Vec<EdgeStatus> {
         let connections = self.switch_report.edge_status();

@@ -21,6 +21,8 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tower::ServiceExt;
 
+use crate::autoscaling::AutoscalerHandle;
+
 /// Passes the gateway's requests to controller and node, which are attached after the gateway was
 /// built.
 pub(crate) struct ControlHandle {
@@ -28,6 +30,7 @@ pub(crate) struct ControlHandle {
     /// Routes of the API, built once: a build costs more than most requests.
     router: OnceLock<ApiRouter>,
     node: OnceLock<Arc<Node>>,
+    autoscaler: OnceLock<Arc<AutoscalerHandle>>,
     /// Functions woken since the store was released to a successor; `None` while the store is open.
     woken_after_release: Mutex<Option<BTreeSet<FunctionId>>>,
     /// Service for other nodes; unset: this node knows no others.
@@ -47,6 +50,7 @@ impl ControlHandle {
             controller,
             router,
             node,
+            autoscaler: OnceLock::new(),
             woken_after_release,
             peers: OnceLock::new(),
             machine_netns: File::open("/proc/thread-self/ns/net").ok(),
@@ -55,11 +59,17 @@ impl ControlHandle {
         })
     }
 
-    /// Attaches controller and node; only the first call counts.
-    pub(crate) fn attach(&self, controller: Controller, node: Arc<Node>) {
+    /// Attaches controller, node and autoscalers; only the first call counts.
+    pub(crate) fn attach(
+        &self,
+        controller: Controller,
+        node: Arc<Node>,
+        autoscaler: Arc<AutoscalerHandle>,
+    ) {
         let _ = self.router.set(controller.build_router());
         let _ = self.controller.set(controller);
         let _ = self.node.set(node);
+        let _ = self.autoscaler.set(autoscaler);
     }
 
     /// Attaches the service for other nodes; only the first call counts.
@@ -86,7 +96,7 @@ impl ControlHandle {
             return false;
         };
         if woken.insert(function.clone())
-            && let Some(node) = self.node.get()
+            && let Some(autoscaler) = self.autoscaler.get()
         {
             // The closed controller still knows the last committed state; only what was woken since
             // is missing there.
@@ -101,7 +111,7 @@ impl ControlHandle {
                     desired.functions.insert(id.clone(), awake);
                 }
             }
-            node.apply_desired(desired);
+            autoscaler.apply_desired(desired);
         }
         true
     }
@@ -115,6 +125,11 @@ impl ControlHandle {
 
 impl GatewayControl for ControlHandle {
     fn wake_function(&self, function: &FunctionId) {
+        // Its replicas are not in the store, so the controller knows nothing of its sleep.
+        let autoscaler = self.autoscaler.get();
+        if autoscaler.is_some_and(|autoscaler| autoscaler.wake(function)) {
+            return;
+        }
         if let Some(controller) = self.controller.get()
             && !self.wake_after_release(function, controller)
         {

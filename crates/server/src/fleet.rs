@@ -10,10 +10,13 @@ use nearpath_gateway::Gateway;
 use nearpath_node::{ArtifactHold, Node};
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{
-    DesiredState, FunctionId, FunctionMap, LogLine, LogQuery, ObservedFunction, Revision,
+    AutoscalingStatus, DesiredState, FunctionId, FunctionMap, LogLine, LogQuery, ObservedFunction,
+    Revision,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
+
+use crate::autoscaling::AutoscalerHandle;
 
 /// A change is acknowledged after this time even if the gateway has not taken it over.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -22,6 +25,7 @@ const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct LocalFleet {
     pub(crate) node: Arc<Node>,
     pub(crate) gateway: Gateway,
+    pub(crate) autoscaler: Arc<AutoscalerHandle>,
     /// Version of the last snapshot that the gateway uses.
     pub(crate) published: watch::Receiver<u64>,
     pub(crate) runtime: Handle,
@@ -29,7 +33,7 @@ pub(crate) struct LocalFleet {
 
 impl Fleet for LocalFleet {
     fn apply_desired(&self, desired: DesiredState) {
-        self.node.apply_desired(desired);
+        self.autoscaler.apply_desired(desired);
         // Wait for the gateway: whoever deploys a function and calls it at once must find it.
         let mut published = self.published.clone();
         let routed = async {
@@ -74,6 +78,14 @@ impl Fleet for LocalFleet {
             .invocations(id)
             // Calls through shared memory bypass the gateway's counters.
             .saturating_add(self.node.call_totals(id).ended)
+    }
+
+    fn autoscaling(&self, id: &FunctionId) -> Option<AutoscalingStatus> {
+        self.autoscaler.status(id)
+    }
+
+    fn continue_autoscaling(&self, id: &FunctionId, replicas: u32) {
+        self.autoscaler.continue_from(id, replicas);
     }
 }
 

@@ -8,6 +8,7 @@
 //! of the controller.
 #![forbid(unsafe_code)]
 
+mod autoscaling;
 mod build;
 mod control;
 mod cpu_quota;

@@ -21,6 +21,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
+use crate::autoscaling::{AutoscalerHandle, LoadReader, ScaleDriver};
 use crate::control::ControlHandle;
 use crate::cpu_quota::GatewayCpu;
 use crate::error::StartError;
@@ -32,7 +33,7 @@ use crate::network::Network;
 use crate::peers::{NodeDirectory, PeerService, RouteForwarder, RoutePeers, warn_unconnected};
 use crate::resources::{self, Resources};
 use crate::settings::{ServerSettings, available_cores};
-use crate::{build, isolation, source_metrics};
+use crate::{autoscaling, build, isolation, source_metrics};
 
 /// Time between steering new connections here and stopping the old process.
 ///
@@ -159,9 +160,12 @@ impl Server {
         };
         let authority = issuer.authority();
         let node = start_node(settings, config, issuer, &run, &registry).await?;
+        let autoscaler = AutoscalerHandle::new(node.clone(), settings.member_name().cloned());
+        autoscaling::register_collector(autoscaler.clone(), &registry);
         let fleet = LocalFleet {
             node: node.clone(),
             gateway: gateway.clone(),
+            autoscaler: autoscaler.clone(),
             published: published.subscribe(),
             runtime: Handle::current(),
         };
@@ -183,7 +187,7 @@ impl Server {
         let controller =
             Controller::open_claimed(data_dir, config, Arc::new(fleet), Arc::new(status)).await;
         let controller = controller.map_err(StartError::component("controller"))?;
-        control.attach(controller.clone(), node.clone());
+        control.attach(controller.clone(), node.clone(), autoscaler.clone());
         let source = settings
             .source
             .as_ref()
@@ -219,6 +223,10 @@ impl Server {
         let listeners = listeners.into_iter().chain(peer_listener).collect();
         let serving = gateway.serve(listeners, settings.threads.get(), enter, drain);
         let serving = serving.map_err(StartError::component("gateway"))?;
+        // Not before: a function must not sleep while the old process still gets its calls.
+        let has_direct_nodes = build::direct_ports(settings).is_some();
+        let reader = LoadReader::new(node.clone(), gateway.functions(), has_direct_nodes);
+        tokio::spawn(ScaleDriver::new(autoscaler, reader).run());
         if let Some(cpu) = &mut cpu {
             cpu.start_scaler(
                 &gateway,

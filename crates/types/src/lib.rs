@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addr;
+mod autoscaling_status;
 pub mod chain_status;
 pub mod desired;
 pub mod direct;
@@ -42,6 +43,7 @@ pub mod topic;
 mod virtual_address;
 
 pub use addr::{Eip, InstanceAddr};
+pub use autoscaling_status::AutoscalingStatus;
 pub use desired::{DesiredFunction, DesiredState, Revision};
 pub use egress::EgressSpec;
 pub use function::{FunctionSpec, InstanceResources};

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use crate::autoscaling_status::AutoscalingStatus;
 use crate::desired::Revision;
 use crate::function::FunctionSpec;
 use crate::function_map::FunctionMap;
@@ -40,6 +41,9 @@ pub struct FunctionStatus {
     /// Virtual IPv4 address on the node that replies (nearpath's addition).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virtual_address: Option<Ipv4Addr>,
+    /// State of its autoscaler; absent without one (nearpath's addition).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub autoscaling: Option<AutoscalingStatus>,
     /// CPU and memory, when asked for with `usage=1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<UsageStatus>,

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::io::stdout;
 
 use clap::Args;
-use nearpath_types::{FunctionId, FunctionStatus, InstanceResources, policy};
+use nearpath_types::{AutoscalingStatus, FunctionId, FunctionStatus, InstanceResources, policy};
 
 use super::missing_nodes::warn_missing;
 use super::readiness::ReadyPhase;
@@ -58,6 +58,7 @@ fn format_page(status: &FunctionStatus, url: &str, style: TextStyle) -> String {
     page.add_line("URL", url);
     let address = status.virtual_address.map(|address| address.to_string());
     page.add_line("Address", &address.unwrap_or_default());
+    page.add_line("Autoscaling", &format_autoscaling(status));
     page.add_line("Image", &spec.image);
     page.add_line("Command", &spec.env_process);
     page.add_line("Created", &status.created_at);
@@ -89,6 +90,22 @@ fn format_page(status: &FunctionStatus, url: &str, style: TextStyle) -> String {
     page.0 += &node_table(status);
     page.0 += &instance_table(status);
     page.0
+}
+
+/// Replicas of an autoscaled function with their reason, and its settings.
+fn format_autoscaling(status: &FunctionStatus) -> String {
+    let Some(scaling) = &status.autoscaling else {
+        return String::new();
+    };
+    let AutoscalingStatus {
+        replicas,
+        reason,
+        metric,
+        target,
+        min,
+        max,
+    } = scaling;
+    format!("wants {replicas}: {reason} ({metric}, {target} per replica, {min} to {max})")
 }
 
 /// The function on each node, where there are several.

@@ -15,7 +15,7 @@ use super::extractors::{
 use super::function_shares::PeerFunctions;
 use super::image::resolve_image;
 use super::peer_queries::{ask_peers, missing_header, read_json};
-use super::status::{function_status, with_details};
+use super::status::{function_status, with_autoscaling, with_details};
 use crate::controller::Controller;
 use crate::model::{CommandRefusal, ControllerCommand, ControllerModel, DeployedFunction};
 
@@ -42,11 +42,12 @@ pub(super) fn local_status(
     function: &DeployedFunction,
     observed: &FunctionMap<ObservedFunction>,
 ) -> FunctionStatus {
-    let id = function.spec.id();
+    let (id, fleet) = (function.spec.id(), &it.inner.fleet);
     let address = model.address_number(&id);
     let observed = observed.get(&id).map(|seen| &**seen);
-    let invocations = it.inner.fleet.invocation_count(&id);
-    function_status(function, address, observed, invocations)
+    let invocations = fleet.invocation_count(&id);
+    let status = function_status(function, address, observed, invocations);
+    with_autoscaling(status, fleet.autoscaling(&id))
 }
 
 /// Returns the status of a function on this node, with its instances and perhaps their usage.
@@ -195,7 +196,10 @@ pub(crate) async fn scale_function(
         );
         return Err(ApiError::bad_request(text));
     }
-    it.apply_command(ControllerCommand::Scale(id, request.replicas))
+    it.apply_command(ControllerCommand::Scale(id.clone(), request.replicas))
         .await?;
+    // The stored number may be the same while the autoscaler has another one.
+    let replicas = u32::try_from(request.replicas).unwrap_or(u32::MAX);
+    it.inner.fleet.continue_autoscaling(&id, replicas);
     Ok(StatusCode::ACCEPTED)
 }

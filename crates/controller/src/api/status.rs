@@ -1,7 +1,9 @@
 //! Status of a function in the API: desired state beside observed state.
 
 use nearpath_types::status::{InstanceStatus, SpecFields, UsageStatus, rfc3339};
-use nearpath_types::{FunctionStatus, InstanceState, ObservedFunction, ObservedInstance};
+use nearpath_types::{
+    AutoscalingStatus, FunctionStatus, InstanceState, ObservedFunction, ObservedInstance,
+};
 
 use crate::model::{AddressNumber, DeployedFunction};
 
@@ -29,12 +31,26 @@ pub(crate) fn function_status(
         created_at: rfc3339::format_time(function.created_at),
         revision: function.revision.0,
         virtual_address: address.map(AddressNumber::ipv4),
+        autoscaling: None,
         usage: None,
         not_ready_reason: observed.and_then(|observed| observed.start_failure.clone()),
         last_failure: observed.and_then(|observed| observed.last_failure.clone()),
         instances: Vec::new(),
         nodes: Vec::new(),
         missing_nodes: Vec::new(),
+    }
+}
+
+/// Adds the state of the autoscaler, whose number of replicas counts.
+pub(crate) fn with_autoscaling(
+    status: FunctionStatus,
+    autoscaling: Option<AutoscalingStatus>,
+) -> FunctionStatus {
+    let wanted = autoscaling.as_ref().map(|one| u64::from(one.replicas));
+    FunctionStatus {
+        replicas: wanted.unwrap_or(status.replicas),
+        autoscaling,
+        ..status
     }
 }
 

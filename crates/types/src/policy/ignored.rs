@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::keys;
+use super::{ScaleMetric, keys};
 use crate::function::FunctionSpec;
 use crate::similar::find_similar;
 
@@ -65,6 +65,8 @@ enum IgnoredFault {
     /// The key has an effect in the other map.
     BelongsTo(&'static str),
     MeansPerhaps(&'static str),
+    /// The value asks for scaling by a queue.
+    NoQueue,
     Unknown,
 }
 
@@ -76,14 +78,15 @@ impl fmt::Display for IgnoredSetting {
         match self.fault {
             IgnoredFault::BelongsTo(map) => write!(f, ": write it as {map}"),
             IgnoredFault::MeansPerhaps(other) => write!(f, ": did you mean {other}?"),
+            IgnoredFault::NoQueue => write!(f, ": nearpath has no queue of messages"),
             IgnoredFault::Unknown => write!(f, ": nearpath has no such setting"),
         }
     }
 }
 
 impl FunctionSpec {
-    /// Returns the labels and annotations below the platform's prefixes that have no effect, in the
-    /// order of their keys.
+    /// Returns the labels and annotations below the platform's prefixes that have no effect: first
+    /// those with unknown keys, in the order of the keys.
     pub fn ignored_settings(&self) -> Vec<IgnoredSetting> {
         let annotations = ignored_in(
             &self.annotations,
@@ -93,7 +96,14 @@ impl FunctionSpec {
             "a label",
         );
         let labels = ignored_in(&self.labels, "label", LABELS, ANNOTATIONS, "an annotation");
-        annotations.chain(labels).collect()
+        let queue = self.labels.get(keys::SCALE_TYPE);
+        let queue = queue.filter(|value| value.parse() == Ok(ScaleMetric::Queue));
+        let queue = queue.map(|_| IgnoredSetting {
+            key: keys::SCALE_TYPE.to_owned(),
+            kind: "label",
+            fault: IgnoredFault::NoQueue,
+        });
+        annotations.chain(labels).chain(queue).collect()
     }
 }
 
@@ -155,6 +165,20 @@ mod tests {
             .iter()
             .map(ToString::to_string)
             .collect()
+    }
+
+    #[test]
+    fn scaling_by_a_queue_has_no_effect() {
+        let with_type = |metric: &str| FunctionSpec {
+            labels: [(keys::SCALE_TYPE.to_owned(), metric.to_owned())].into(),
+            ..FunctionSpec::named("echo".parse().unwrap())
+        };
+        let warnings = with_type("queue").ignored_settings();
+        assert_eq!(
+            warnings[0].to_string(),
+            "label com.openfaas.scale.type has no effect: nearpath has no queue of messages"
+        );
+        assert_eq!(with_type("rps").ignored_settings(), []);
     }
 
     #[test]

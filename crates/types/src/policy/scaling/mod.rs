@@ -107,6 +107,22 @@ impl Default for ScaleSettings {
 }
 
 impl ScaleSettings {
+    /// Returns the settings of a function that an autoscaler scales, or `None` if its replicas stay
+    /// as they are.
+    ///
+    /// Bounds alone are no request for an autoscaler: deployments had them before there was one. A
+    /// queue is none either, because this gateway has no queue of messages.
+    pub fn for_autoscaling(labels: &BTreeMap<String, String>) -> Option<Self> {
+        let settings = Self::from_labels(labels).ok()?;
+        let is_requested = settings.scale_to_zero
+            || [SCALE_TYPE, SCALE_TARGET]
+                .iter()
+                .any(|key| labels.contains_key(*key));
+        let can_change = settings.scale_to_zero || settings.max_replicas > settings.min_replicas;
+        let is_measured = settings.metric != ScaleMetric::Queue;
+        (is_requested && can_change && is_measured).then_some(settings)
+    }
+
     /// Reads the settings from a function's labels. Fails on the first invalid one, and names the
     /// label, its value, and what is expected.
     pub fn from_labels(labels: &BTreeMap<String, String>) -> Result<Self, InvalidSetting> {

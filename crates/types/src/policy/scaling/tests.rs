@@ -27,6 +27,35 @@ fn no_labels_mean_the_defaults() {
 }
 
 #[test]
+fn only_labels_of_the_autoscaler_request_one() {
+    let is_autoscaled = |labels: &[(&str, &str)]| {
+        let labels = labels
+            .iter()
+            .map(|(key, value)| (key.to_string(), value.to_string()))
+            .collect();
+        ScaleSettings::for_autoscaling(&labels).is_some()
+    };
+    for labels in [
+        &[(SCALE_TYPE, "rps")][..],
+        &[(SCALE_TARGET, "10")],
+        &[(SCALE_ZERO, "true")],
+        &[(SCALE_ZERO, "true"), (SCALE_MIN, "2"), (SCALE_MAX, "2")],
+    ] {
+        assert!(is_autoscaled(labels), "{labels:?}");
+    }
+    for labels in [
+        &[][..],
+        &[(SCALE_MIN, "2"), (SCALE_MAX, "40")],
+        &[(SCALE_ZERO, "false"), (SCALE_ZERO_DURATION, "5m")],
+        &[(SCALE_TYPE, "rps"), (SCALE_MIN, "2"), (SCALE_MAX, "2")],
+        &[(SCALE_TYPE, "queue"), (SCALE_ZERO, "true")],
+        &[(SCALE_TYPE, "rps"), (SCALE_TARGET, "none")],
+    ] {
+        assert!(!is_autoscaled(labels), "{labels:?}");
+    }
+}
+
+#[test]
 fn every_label_is_read() {
     let settings = read(&[
         (SCALE_MIN, "2"),
