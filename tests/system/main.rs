@@ -5,6 +5,7 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
+mod autoscaling;
 mod backup;
 mod bad_input;
 mod canaries;
