@@ -15,7 +15,7 @@ use crate::totals::sum_edges;
 pub struct ConnectionTotals {
     /// Connections and flows of datagrams that have ever started.
     pub started: u64,
-    /// Of these, those that have not ended. A flow of datagrams has no end.
+    /// Connections that have not ended. A flow of datagrams is not among them: it has no end.
     pub open: u64,
 }
 
@@ -27,9 +27,10 @@ impl Node {
         for edge in self.switch_report.connection_counts() {
             if let Some((callee, traffic)) = edge.callee.zip(edge.traffic) {
                 let total = totals.entry(callee).or_default();
-                let started = traffic.connections.saturating_add(traffic.cold);
+                let connections = traffic.connections.saturating_add(traffic.cold);
+                let started = connections.saturating_add(traffic.datagram_flows);
                 total.started = total.started.saturating_add(started);
-                let open = started.saturating_sub(traffic.ended);
+                let open = connections.saturating_sub(traffic.ended);
                 total.open = total.open.saturating_add(open);
             }
         }

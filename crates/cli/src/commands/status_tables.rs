@@ -311,10 +311,12 @@ mod tests {
             chain: "shop".into(),
             requests: 4,
             seconds: 0.0001,
+            connections: 7,
+            denied_connections: 2,
             ..EdgeStatus::default()
         };
         let text = edges_table(&[edge]).render();
-        assert!(text.ends_with("25.0 µs\n"), "{text}");
+        assert!(text.ends_with("25.0 µs            7       2\n"), "{text}");
     }
 
     #[test]
