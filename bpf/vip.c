@@ -41,7 +41,9 @@ enum { SOL_SOCKET = 1, SO_MARK = 36 };
 enum { AF_INET = 2, AF_INET6 = 10 };
 /* A constant in each program: the verifier refuses bpf_bind() outside of connect(), even where it is not reached. */
 enum hook { CONNECT, SENDMSG };
-enum { EPROTONOSUPPORT = 93, EADDRNOTAVAIL = 99, ECONNREFUSED = 111 };
+/* Whether a datagram is an answer, as far as the socket's slots tell. */
+enum answer { NO_ANSWER, ANSWER, FORGOTTEN };
+enum { EAGAIN = 11, EPROTONOSUPPORT = 93, EADDRNOTAVAIL = 99, ECONNREFUSED = 111 };
 /* No instance has it. */
 enum { NODE_UID = 0 };
 /* Marks of UDP sockets: connected to answer datagrams, or by an edge. crates/kernel/src/bpf/virtual_switch/flow_cuts.rs. */
@@ -131,6 +133,7 @@ INLINE int store_flow(struct bpf_sock_addr *ctx, struct flow *flow, struct edge 
 	struct flow *stored = 0;
 
 	flow->started = bpf_ktime_get_ns();
+	flow->generation = edge->generation;
 	if (ctx->sk)
 		stored = bpf_sk_storage_get(&flows, ctx->sk, flow, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!stored) {
@@ -175,7 +178,7 @@ INLINE void note_peer(struct bpf_sock_addr *ctx, __be32 eip)
 }
 
 /* Returns whether a datagram answers one of this instance, whose function still has an edge to the socket's. */
-INLINE int is_answer(struct bpf_sock_addr *ctx, const struct edge_key *edge, __be32 eip)
+INLINE enum answer find_answer(struct bpf_sock_addr *ctx, const struct edge_key *edge, __be32 eip)
 {
 	struct edge_key question = { .caller = edge->callee, .callee = edge->caller };
 	__u64 slot = peer_slot(eip, ctx->user_port);
@@ -183,12 +186,12 @@ INLINE int is_answer(struct bpf_sock_addr *ctx, const struct edge_key *edge, __b
 	__u64 *pair;
 
 	if (ctx->type != SOCK_DGRAM || !ctx->sk || !bpf_map_lookup_elem(&edges, &question))
-		return 0;
+		return NO_ANSWER;
 	peers = bpf_sk_storage_get(&answerable_peers, ctx->sk, 0, 0);
 	if (!peers)
-		return 0;
+		return NO_ANSWER;
 	pair = peers->slots[pair_of(slot)];
-	return pair[0] == slot || pair[1] == slot;
+	return pair[0] == slot || pair[1] == slot ? ANSWER : FORGOTTEN;
 }
 
 /* A socket may connect again, to a destination that is no function's. */
@@ -276,8 +279,15 @@ INLINE int use_edge(struct bpf_sock_addr *ctx, struct flow *flow, struct edge *e
 /* Decides on an instance without an edge to it. */
 INLINE int use_answer(struct bpf_sock_addr *ctx, struct flow *flow, __be32 address, enum hook hook)
 {
-	if (ctx->user_port == WATCHDOG_PORT || !is_answer(ctx, &flow->edge, address))
+	enum answer answer = find_answer(ctx, &flow->edge, address);
+
+	if (ctx->user_port == WATCHDOG_PORT || answer == NO_ANSWER)
 		return deny(ctx, &flow->edge, address);
+	if (answer == FORGOTTEN) {
+		/* No fault of the server: it has had too many peers in the meantime. */
+		bpf_set_retval(-EAGAIN);
+		return 0;
+	}
 	if (hook == CONNECT)
 		mark_socket(ctx, ANSWER_MARK);
 	return 1;
@@ -409,11 +419,19 @@ INLINE void set_original(struct bpf_sock_addr *ctx, const struct flow *flow)
 	ctx->user_ip6[3] = flow->original[3];
 }
 
+INLINE int is_mapped(struct bpf_sock_addr *ctx)
+{
+	return !ctx->user_ip6[0] && !ctx->user_ip6[1] && ctx->user_ip6[2] == MAPPED_PREFIX;
+}
+
 SEC("cgroup/recvmsg6") int recvmsg6(struct bpf_sock_addr *ctx)
 {
 	struct flow *flow = find_flow(ctx);
-	__be32 function = virtual_sender(ctx, flow, ctx->user_ip6[3]);
+	__be32 function;
 
+	if (!is_mapped(ctx))
+		return 1;
+	function = virtual_sender(ctx, flow, ctx->user_ip6[3]);
 	if (flow && function && function == flow->edge.callee)
 		set_original(ctx, flow);
 	else if (function)
@@ -436,7 +454,7 @@ SEC("cgroup/getpeername6") int getpeername6(struct bpf_sock_addr *ctx)
 {
 	struct flow *flow = find_flow(ctx);
 
-	if (flow && flow->eip == ctx->user_ip6[3]) {
+	if (flow && is_mapped(ctx) && flow->eip == ctx->user_ip6[3]) {
 		set_original(ctx, flow);
 		ctx->user_port = flow->port;
 	}
@@ -473,7 +491,7 @@ SEC("sockops") int follow_connection(struct bpf_sock_ops *ops)
 		return 1;
 	flow = ops->sk ? bpf_sk_storage_get(&flows, ops->sk, 0, 0) : 0;
 	edge = flow ? bpf_map_lookup_elem(&edges, &flow->edge) : 0;
-	if (!edge)
+	if (!edge || edge->generation != flow->generation)
 		return 1;
 	if (ops->op == BPF_SOCK_OPS_TCP_CONNECT_CB) {
 		bpf_sock_ops_cb_flags_set(ops, BPF_SOCK_OPS_STATE_CB_FLAG);

@@ -13,7 +13,7 @@
 /* Functions that one caller was denied and that are counted by name. */
 #define MAX_DENIAL_ROWS 256
 /* Peers that one socket may answer at a time: two in each pair. A power of two. */
-#define ANSWERABLE_PAIRS 128
+#define ANSWERABLE_PAIRS 512
 /* Bytes of events that the node has not read. */
 #define EVENT_RING_BYTES 65536
 /* At most one event per caller in so many nanoseconds. */
@@ -95,6 +95,8 @@ struct edge_key {
 };
 
 struct edge {
+	/* Differs for each row: an edge that was removed and declared again counts anew. */
+	__u64 generation;
 	/* Of TCP. */
 	__u64 connections;
 	/* TCP connections for which no instance was ready on this node, not in the number above. */
@@ -167,6 +169,8 @@ struct flow {
 	__u32 port;
 	/* Time of the connect, on the monotonic clock. */
 	__u64 started;
+	/* Of the row that counted the connection. */
+	__u64 generation;
 };
 
 struct {

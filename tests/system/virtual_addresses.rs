@@ -279,3 +279,52 @@ async fn a_connection_that_waits_in_vain_is_reset() {
     let why = "no instance became ready within 500ms (nearpath.io/cold-timeout)";
     assert!(server.log().contains(why), "{}", server.log());
 }
+
+/// Answers each connection at port 7000 with some bytes and a reset.
+const BREAKING_SERVER: &str = r#"import socket, struct, threading
+listener = socket.create_server(("", 7000))
+def serve():
+    while True:
+        connection, _ = listener.accept()
+        connection.recv(10)
+        connection.sendall(b"partial")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+threading.Thread(target=serve, daemon=True).start()
+"#;
+
+/// Through the node, as straight to an instance: a reset is no end of the content.
+#[tokio::test]
+async fn a_reset_of_the_callee_reaches_a_caller_that_woke_it() {
+    need_root!();
+    let server = TestServer::start().await;
+    let callee = http_function(&server.data_dir, "breaking", "self.answer(200, b'')");
+    let file = server.data_dir.join("fn-breaking/server.py");
+    let source = std::fs::read_to_string(&file).unwrap();
+    // The listener is there before the port that shows readiness.
+    std::fs::write(&file, format!("{BREAKING_SERVER}{source}")).unwrap();
+    server.deploy_ready(&callee).await;
+    server
+        .deploy_ready(&caller(&server, "reader", "breaking"))
+        .await;
+    let program = r#"connection = socket.create_connection(("breaking", 7000), 30)
+connection.sendall(b"go")
+result = ""
+while True:
+    part = connection.recv(100)
+    if not part:
+        result += " end"
+        break
+    result += part.decode()"#;
+    for state in ["awake", "asleep"] {
+        if state == "asleep" {
+            server.scale("breaking", 0).await;
+            server.wait_available("breaking", 0).await;
+        }
+        assert_eq!(
+            run(&server, "reader", program).await,
+            "ECONNRESET",
+            "{state}"
+        );
+    }
+}

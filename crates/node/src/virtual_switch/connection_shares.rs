@@ -1,13 +1,14 @@
 //! Connections that the node holds for callers: a share for each, and a limit for all.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Connections of one instance.
-const MAX_PER_CALLER: usize = 256;
-/// Connections of all instances. Each holds two sockets and two buffers of 8 KiB.
-const MAX_CONNECTIONS: usize = 4_096;
+use nearpath_types::FunctionId;
+
+/// Connections of one calling function.
+pub(super) const MAX_PER_CALLER: usize = 256;
+/// Connections of all functions. Each holds two sockets and two buffers of 8 KiB.
+pub(super) const MAX_CONNECTIONS: usize = 4_096;
 
 /// Counts the connections of each caller. Clones are the same counts.
 #[derive(Debug, Clone, Default)]
@@ -15,7 +16,7 @@ pub(super) struct ConnectionShares(Arc<Mutex<ShareCounts>>);
 
 #[derive(Debug, Default)]
 struct ShareCounts {
-    by_caller: HashMap<IpAddr, usize>,
+    by_caller: HashMap<FunctionId, usize>,
     total: usize,
 }
 
@@ -23,22 +24,22 @@ struct ShareCounts {
 #[derive(Debug)]
 pub(super) struct ConnectionShare {
     shares: ConnectionShares,
-    caller: IpAddr,
+    caller: FunctionId,
 }
 
 impl ConnectionShares {
     /// Takes a connection of a caller; `None` when it has its share, or all are taken.
-    pub(super) fn take(&self, caller: IpAddr) -> Option<ConnectionShare> {
+    pub(super) fn take(&self, caller: &FunctionId) -> Option<ConnectionShare> {
         let mut counts = self.lock();
-        let own = counts.by_caller.get(&caller).copied().unwrap_or(0);
+        let own = counts.by_caller.get(caller).copied().unwrap_or(0);
         if own >= MAX_PER_CALLER || counts.total >= MAX_CONNECTIONS {
             return None;
         }
-        counts.by_caller.insert(caller, own + 1);
+        counts.by_caller.insert(caller.clone(), own + 1);
         counts.total += 1;
         Some(ConnectionShare {
             shares: self.clone(),
-            caller,
+            caller: caller.clone(),
         })
     }
 
@@ -62,17 +63,20 @@ impl Drop for ConnectionShare {
 mod tests {
     use super::*;
 
+    fn caller(number: usize) -> FunctionId {
+        format!("f{number}").parse().unwrap()
+    }
+
     #[test]
     fn a_caller_has_its_share_and_others_theirs() {
         let shares = ConnectionShares::default();
-        let caller = |number: u8| IpAddr::from([10, 62, 0, number]);
         let mut held: Vec<_> = (0..MAX_PER_CALLER)
-            .map(|_| shares.take(caller(2)).unwrap())
+            .map(|_| shares.take(&caller(2)).unwrap())
             .collect();
-        assert!(shares.take(caller(2)).is_none());
-        assert!(shares.take(caller(3)).is_some());
+        assert!(shares.take(&caller(2)).is_none());
+        assert!(shares.take(&caller(3)).is_some());
         held.pop();
-        assert!(shares.take(caller(2)).is_some());
+        assert!(shares.take(&caller(2)).is_some());
         drop(held);
         assert!(shares.lock().by_caller.is_empty(), "nothing is kept");
         assert_eq!(shares.lock().total, 0);
@@ -81,10 +85,9 @@ mod tests {
     #[test]
     fn all_callers_have_one_limit() {
         let shares = ConnectionShares::default();
-        let callers = (0..=255).map(|number| IpAddr::from([10, 62, 0, number]));
-        let held: Vec<_> = callers
-            .flat_map(|caller| (0..MAX_PER_CALLER).map(move |_| caller))
-            .map_while(|caller| shares.take(caller))
+        let held: Vec<_> = (0..20)
+            .flat_map(|number| (0..MAX_PER_CALLER).map(move |_| caller(number)))
+            .map_while(|caller| shares.take(&caller))
             .collect();
         assert_eq!(held.len(), MAX_CONNECTIONS);
     }

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,16 +14,19 @@ use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_types::log_limiter::LogLimiter;
 use nearpath_types::{FunctionId, FunctionRoute, InstanceState, RoutingSnapshot};
 use rustix::net::sockopt;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::connection_shares::ConnectionShares;
+use super::connection_shares::{ConnectionShares, MAX_CONNECTIONS, MAX_PER_CALLER};
 use crate::config::WakeHook;
 
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Time that a caller has for its last bytes after the instance has closed.
+const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Proxy for the connections of all instances. Clones are the same proxy.
 #[derive(Clone)]
@@ -47,6 +51,12 @@ enum ProxyError {
     ColdTimeout(Duration),
     #[error("it was removed")]
     Removed,
+    #[error("no function is deployed that has the address {0}")]
+    NotDeployed(Ipv4Addr),
+    #[error(
+        "the function has {MAX_PER_CALLER} connections that wait or are forwarded, or all functions have {MAX_CONNECTIONS}"
+    )]
+    TooMany,
     #[error("its instance cannot be reached: {0}")]
     Unreachable(io::Error),
 }
@@ -84,32 +94,42 @@ impl WakeProxy {
     }
 
     fn spawn_connection(&self, connection: TcpStream, peer: SocketAddr) {
-        let Some(share) = self.0.shares.take(peer.ip()) else {
+        let Some(caller) = self.0.caller(peer.ip()) else {
+            return reset(&connection);
+        };
+        let Some(share) = self.0.shares.take(&caller) else {
+            self.0.log_refusal(&caller, peer, &ProxyError::TooMany);
             return reset(&connection);
         };
         let proxy = self.clone();
         tokio::spawn(async move {
-            proxy.0.serve_connection(connection, peer).await;
+            proxy.0.serve_connection(connection, peer, &caller).await;
             drop(share);
         });
     }
 }
 
 impl ProxyContext {
-    async fn serve_connection(&self, mut connection: TcpStream, caller: SocketAddr) {
-        let Ok(SocketAddr::V4(asked)) = connection.local_addr() else {
+    async fn serve_connection(
+        &self,
+        mut connection: TcpStream,
+        peer: SocketAddr,
+        caller: &FunctionId,
+    ) {
+        let Ok(SocketAddr::V4(original)) = connection.local_addr() else {
             return reset(&connection);
         };
-        let Some(callee) = self.find_callee(*asked.ip()) else {
+        let Some(callee) = self.find_callee(*original.ip()) else {
+            self.log_refusal(caller, peer, &ProxyError::NotDeployed(*original.ip()));
             return reset(&connection);
         };
-        match self.connect_instance(&callee, caller, asked).await {
-            Ok(mut instance) => {
-                // Either end may break the connection: that is the other one's end, too.
-                let _ = copy_bidirectional(&mut connection, &mut instance).await;
-            }
+        match self
+            .connect_instance(&callee, caller, peer.port(), original)
+            .await
+        {
+            Ok(mut instance) => forward(&mut connection, &mut instance).await,
             Err(error) => {
-                self.log_refusal(callee, caller, &error);
+                self.log_refusal(&callee, peer, &error);
                 reset(&connection);
             }
         }
@@ -119,12 +139,13 @@ impl ProxyContext {
     async fn connect_instance(
         &self,
         callee: &FunctionId,
-        caller: SocketAddr,
-        asked: SocketAddrV4,
+        caller: &FunctionId,
+        draw: u16,
+        original: SocketAddrV4,
     ) -> Result<TcpStream, ProxyError> {
         let mut snapshots = self.snapshots.clone();
         // Again: the edge may have been removed after the kernel's check, and a connection waits long.
-        self.check_edge(callee, caller.ip())?;
+        self.check_edge(callee, caller)?;
         let limit = {
             let snapshot = snapshots.borrow();
             let route = snapshot.functions.get(callee).ok_or(ProxyError::Removed)?;
@@ -134,8 +155,10 @@ impl ProxyContext {
         loop {
             // Before the look: a change in between is seen.
             snapshots.mark_unchanged();
-            if let Some(eip) = self.ready_instance(callee, caller.port())? {
-                return self.dial(eip, asked.port()).await;
+            if let Some(eip) = self.ready_instance(callee, draw)? {
+                let dial = self.dial(eip, original.port());
+                let late = |_| Err(ProxyError::Unreachable(io::ErrorKind::TimedOut.into()));
+                return timeout_at(deadline, dial).await.unwrap_or_else(late);
             }
             match timeout_at(deadline, snapshots.changed()).await {
                 Ok(Ok(())) => {}
@@ -167,16 +190,22 @@ impl ProxyContext {
         Ok(drawn.map(|index| addresses[index]))
     }
 
-    fn check_edge(&self, callee: &FunctionId, caller: IpAddr) -> Result<(), ProxyError> {
+    fn check_edge(&self, callee: &FunctionId, caller: &FunctionId) -> Result<(), ProxyError> {
+        let snapshot = self.snapshots.borrow().clone();
+        let caller = snapshot.functions.get(caller);
+        let is_declared = caller.is_some_and(|caller| caller.policy.calls.contains(callee));
+        is_declared.then_some(()).ok_or(ProxyError::NotDeclared)
+    }
+
+    /// Returns the function of a calling instance.
+    fn caller(&self, eip: IpAddr) -> Option<FunctionId> {
         let snapshot = self.snapshots.borrow().clone();
         let mut functions = snapshot.functions.values();
         let is_caller = |route: &&Arc<FunctionRoute>| {
             let mut instances = route.instances.iter();
-            instances.any(|one| one.addr.ip() == caller)
+            instances.any(|one| one.addr.ip() == eip)
         };
-        let caller = functions.find(is_caller);
-        let is_declared = caller.is_some_and(|caller| caller.policy.calls.contains(callee));
-        is_declared.then_some(()).ok_or(ProxyError::NotDeclared)
+        functions.find(is_caller).map(|route| route.id.clone())
     }
 
     fn find_callee(&self, address: Ipv4Addr) -> Option<FunctionId> {
@@ -196,14 +225,14 @@ impl ProxyContext {
         Ok(connected)
     }
 
-    fn log_refusal(&self, callee: FunctionId, caller: SocketAddr, error: &ProxyError) {
+    fn log_refusal(&self, function: &FunctionId, caller: SocketAddr, error: &ProxyError) {
         let now = Instant::now().into_std();
         let mut lines = self
             .log_lines
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(suppressed) = lines.take_due(callee.clone(), now) {
-            tracing::warn!(function = %callee, %caller, suppressed, "connection to a virtual address was reset: {error}");
+        if let Some(suppressed) = lines.take_due(function.clone(), now) {
+            tracing::warn!(%function, %caller, suppressed, "connection to a virtual address was reset: {error}");
         }
     }
 }
@@ -213,6 +242,48 @@ fn ipv4(address: IpAddr) -> Option<Ipv4Addr> {
         IpAddr::V4(v4) => Some(v4),
         IpAddr::V6(_) => None,
     }
+}
+
+/// Forwards bytes until both ends have closed. If one breaks, the other is reset: it could take an orderly
+/// end for the whole content.
+async fn forward(caller: &mut TcpStream, instance: &mut TcpStream) {
+    let copied = {
+        let (mut from_caller, mut to_caller) = caller.split();
+        let (mut from_instance, mut to_instance) = instance.split();
+        let mut requests = pin!(copy_to_end(&mut from_caller, &mut to_instance));
+        let mut answers = pin!(copy_to_end(&mut from_instance, &mut to_caller));
+        tokio::select! {
+            copied = &mut requests => match copied {
+                Ok(()) => answers.await,
+                broken => broken,
+            },
+            copied = &mut answers => match copied {
+                // Callers may keep the sockets of ended instances, as connection pools do.
+                Ok(()) => end_within(HALF_CLOSED_TIMEOUT, requests).await,
+                broken => broken,
+            },
+        }
+    };
+    if copied.is_err() {
+        reset(caller);
+        reset(instance);
+    }
+}
+
+/// Copies until the end, and passes it on.
+async fn copy_to_end(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+) -> io::Result<()> {
+    tokio::io::copy(from, to).await?;
+    to.shutdown().await
+}
+
+async fn end_within(
+    limit: Duration,
+    copying: impl Future<Output = io::Result<()>>,
+) -> io::Result<()> {
+    timeout(limit, copying).await?
 }
 
 /// Makes the close of a connection a reset, which the caller cannot take for an orderly end.

@@ -185,7 +185,7 @@ mod tests {
     /// A connection to instance 6, with a flow of an edge to `callee` by `eip`.
     fn tcp(callee: u8, eip: [u8; 4]) -> DumpedSocket {
         let peer = "10.62.0.6:7000".parse().unwrap();
-        let mut flow = vec![0; 40];
+        let mut flow = vec![0; rows::FLOW_BYTES];
         flow[16..20].copy_from_slice(&function(2).to_ne_bytes());
         flow[20..24].copy_from_slice(&function(callee).to_ne_bytes());
         flow[24..28].copy_from_slice(&eip);

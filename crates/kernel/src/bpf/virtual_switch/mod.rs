@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, TcpListener};
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -100,6 +100,8 @@ pub struct VirtualSwitch {
     counters: PerCpuArray<MapData, u64>,
     events: Mutex<Option<DenialEvents>>,
     cut_flows: AtomicU64,
+    /// Generation of the next edge.
+    edge_generation: AtomicU64,
     /// Holds the programs and their attachments.
     loaded: Ebpf,
 }
@@ -143,6 +145,7 @@ impl VirtualSwitch {
             counters: take_map(&mut loaded, "counters")?,
             events: Mutex::new(Some(DenialEvents::take_from(&mut loaded)?)),
             cut_flows: AtomicU64::new(0),
+            edge_generation: AtomicU64::new(1),
             loaded,
         })
     }
@@ -235,7 +238,9 @@ impl VirtualSwitch {
         if maps.edges.get(&key, 0).is_ok() {
             return Ok(());
         }
-        map_result(maps.edges.insert(key, EdgeRow::default(), 0))
+        let mut row = EdgeRow::default();
+        row[0] = self.edge_generation.fetch_add(1, Ordering::Relaxed); // orders nothing
+        map_result(maps.edges.insert(key, row, 0))
     }
 
     /// Denies new connections of an edge; [`Self::cut_undeclared_flows`] ends the others. Returns its

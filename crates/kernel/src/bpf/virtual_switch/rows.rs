@@ -18,9 +18,9 @@ pub(super) type NetworksRow = [u32; 10];
 pub(super) type CallerRow = [u32; 3];
 /// `struct edge_key`: caller and callee.
 pub(super) type AddressPair = [u32; 2];
-/// `struct edge`: connections, cold ones, ended ones, flows of datagrams, bytes sent and received,
+/// `struct edge`: generation, connections, cold ones, ended ones, flows of datagrams, bytes sent and received,
 /// nanoseconds.
-pub(super) type EdgeRow = [u64; 7];
+pub(super) type EdgeRow = [u64; 8];
 /// `struct denial_share`: rows, padding, and the two halves of the time of the last event.
 pub(super) type ShareRow = [u32; 4];
 /// `struct backends`: count, next draw, eIPs.
@@ -36,7 +36,7 @@ pub(super) struct StoredFlow {
 
 /// Length of `struct flow`, and the positions of its words for the address asked for, the edge and the
 /// instance.
-const FLOW_BYTES: usize = 40;
+pub(super) const FLOW_BYTES: usize = 48;
 const FLOW_REQUESTED: usize = 3;
 const FLOW_EDGE: usize = 4;
 const FLOW_EIP: usize = 6;
@@ -121,6 +121,7 @@ pub(super) fn edge([caller, callee]: AddressPair) -> AddressEdge {
 
 pub(super) fn traffic(row: EdgeRow) -> EdgeTraffic {
     let [
+        _,
         connections,
         cold,
         ended,
@@ -161,13 +162,17 @@ mod tests {
             ("network", 8, &[0, 4]),
             ("caller", size_of::<CallerRow>(), &[0, 4, 8]),
             ("edge_key", size_of::<AddressPair>(), &[0, 4]),
-            ("edge", size_of::<EdgeRow>(), &[0, 8, 16, 24, 32, 40, 48]),
+            (
+                "edge",
+                size_of::<EdgeRow>(),
+                &[0, 8, 16, 24, 32, 40, 48, 56],
+            ),
             ("denial_share", size_of::<ShareRow>(), &[0, 4, 8]),
             ("backends", size_of::<BackendsRow>(), &[0, 4, 8]),
             (
                 "flow",
                 FLOW_BYTES,
-                &[0, 4 * FLOW_EDGE, 4 * FLOW_EIP, 28, 32],
+                &[0, 4 * FLOW_EDGE, 4 * FLOW_EIP, 28, 32, 40],
             ),
         ] {
             assert_layout(object::vip(), name, words(size, offsets));
