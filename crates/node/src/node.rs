@@ -183,10 +183,7 @@ impl Node {
         let opened =
             tokio::task::spawn_blocking(move || open_data_dir(&*opening.0, &opening.1)).await;
         let (ids, artifacts) = opened.expect("opening does not panic")?;
-        let stats = DomainStats::default();
-        edge_metrics::register_collector(stats.clone(), registry);
-        let pool = PoolReport::register(machine.clone(), registry);
-        loopback_metrics::register_collector(machine.clone(), registry);
+        let (stats, pool) = register_reports(&machine, registry);
         let (events, event_receiver) = mpsc::unbounded_channel();
         let (defaults, dispatch) = (instance_defaults(&config), config.run_path("dispatch"));
         let (artifacts, identities) = (Arc::new(artifacts), config.identities);
@@ -349,6 +346,18 @@ impl Node {
         let _ = self.commands.send(AgentCommand::Stop(done));
         let _ = stopped.await; // an agent that is gone has nothing left
     }
+}
+
+/// Registers what the machine and its domains count.
+fn register_reports(
+    machine: &Arc<dyn InstanceMachine>,
+    registry: &MetricsRegistry,
+) -> (DomainStats, PoolReport) {
+    let stats = DomainStats::default();
+    edge_metrics::register_collector(stats.clone(), registry);
+    loopback_metrics::register_collector(machine.clone(), registry);
+    let pool = PoolReport::register(machine.clone(), registry);
+    (stats, pool)
 }
 
 fn instance_defaults(config: &NodeConfig) -> InstanceDefaults {
