@@ -7,9 +7,17 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::hierarchy::own_unified_group;
-use super::{NodeCgroups, removal, with_path};
+use super::{NodeCgroups, limits, with_path};
+
+/// Time for the end of the processes inside.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pause before the next attempt: a group becomes empty without any notification.
+const RETRY_INTERVAL: Duration = Duration::from_micros(200);
 
 /// A cgroup with all sockets of a node's instances, and no others. Drop it after the launcher.
 #[derive(Debug)]
@@ -33,8 +41,17 @@ impl SocketGroup {
             });
         }
         let folder = zygote_folder(&cgroups.node)?;
-        // An earlier run of this node may have left it.
-        fs::create_dir_all(&folder).map_err(|error| with_path(&folder, error))?;
+        match fs::create_dir(&folder) {
+            // An earlier run of this node may have left it.
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(with_path(&folder, error));
+            }
+            _ => {}
+        }
+        // Not a domain: this process may have threaded groups beside it, and the kernel allows only one
+        // kind below a group that is not the root (cgroup-v2.rst, "Threads").
+        let kind = folder.join("cgroup.type");
+        limits::write_existing(&kind, "threaded").map_err(|error| with_path(&kind, error))?;
         Ok(Self {
             folder,
             is_for_zygote: true,
@@ -53,7 +70,7 @@ impl SocketGroup {
 }
 
 fn zygote_folder(node: &str) -> io::Result<PathBuf> {
-    Ok(own_unified_group()?.join("nearpath").join(node))
+    Ok(own_unified_group()?.join(format!("nearpath-{node}-instances")))
 }
 
 /// Removes the group of a node whose instances have ended, and ends its zygote.
@@ -61,10 +78,33 @@ pub(super) fn remove_zygote_group(node: &str) {
     let Ok(folder) = zygote_folder(node) else {
         return; // no unified hierarchy
     };
-    if folder.exists()
-        && let Err(error) = removal::remove_group(&folder)
-    {
-        tracing::debug!(%error, group = %folder.display(), "cgroup could not be removed; the node's next start uses it");
+    let deadline = Instant::now() + REMOVE_TIMEOUT;
+    loop {
+        match fs::remove_dir(&folder) {
+            Err(error)
+                if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline =>
+            {
+                kill_members(&folder);
+                std::thread::sleep(RETRY_INTERVAL);
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return tracing::debug!(%error, group = %folder.display(), "cgroup could not be removed; the node's next start uses it");
+            }
+            _ => return,
+        }
+    }
+}
+
+/// Kills the processes inside. A threaded group lists threads only.
+fn kill_members(folder: &Path) {
+    let threads = fs::read_to_string(folder.join("cgroup.threads")).unwrap_or_default();
+    let ids = threads
+        .lines()
+        .filter_map(|id| Pid::from_raw(id.parse().ok()?));
+    // Opening fails for threads that lead no process; their leaders are inside, too.
+    let processes = ids.filter_map(|id| pidfd_open(id, PidfdFlags::empty()).ok());
+    for process in processes {
+        let _ = pidfd_send_signal(process, Signal::KILL); // it may have ended
     }
 }
 

@@ -144,7 +144,7 @@ pub struct ZygoteProgram {
     pub path: PathBuf,
     /// Arguments, without its name.
     pub arguments: Vec<OsString>,
-    /// Folder of a cgroup into which the launcher moves the zygote; its children inherit it.
+    /// Folder of a threaded cgroup into which the launcher moves the zygote; its children inherit it.
     pub cgroup: Option<PathBuf>,
 }
 
@@ -348,8 +348,11 @@ impl Zygote {
             process: command.spawn()?,
         };
         if let Some(folder) = &program.cgroup {
-            // Before the first instance is requested.
-            fs::write(folder.join("cgroup.procs"), zygote.process.id().to_string())?;
+            // Before the first instance is requested. The zygote has one thread.
+            fs::write(
+                folder.join("cgroup.threads"),
+                zygote.process.id().to_string(),
+            )?;
         }
         Ok(zygote)
     }
