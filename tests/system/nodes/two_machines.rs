@@ -22,8 +22,11 @@ fi
 export root="$1"
 shift
 exec unshare --mount --propagation private sh -euc '
-  mount -t overlay overlay -o "lowerdir=/etc,upperdir=$root/etc,workdir=$root/etc.work" /etc
-  mount -t overlay overlay -o "lowerdir=/var/lib,upperdir=$root/lib,workdir=$root/lib.work" /var/lib
+  # Each mount empties its work folder first, so commands that start together need one each.
+  work="$(mktemp -d "$root/work.XXXXXX")"
+  mkdir "$work/etc" "$work/lib"
+  mount -t overlay overlay -o "lowerdir=/etc,upperdir=$root/etc,workdir=$work/etc" /etc
+  mount -t overlay overlay -o "lowerdir=/var/lib,upperdir=$root/lib,workdir=$work/lib" /var/lib
   mkdir -p /var/lib/nearpath
   mount --bind "$root/data" /var/lib/nearpath
   mount --bind "$root/srv" /srv
@@ -64,7 +67,7 @@ struct PageMachine {
 
 impl PageMachine {
     fn new(node: LabNode, root: PathBuf, address: &str) -> Self {
-        for name in ["etc", "etc.work", "lib", "lib.work", "data", "srv", "root"] {
+        for name in ["etc", "lib", "data", "srv", "root"] {
             fs::create_dir_all(root.join(name)).unwrap();
         }
         let mut assign = Command::new("ip");
