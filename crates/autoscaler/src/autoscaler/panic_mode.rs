@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::limits::{PANIC_GRACE, PANIC_THRESHOLD};
 
-/// Whether a function is in panic.
+/// State of a function's panic: in panic, or not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct PanicMode {
     until: Option<Instant>,

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use super::limits::{PANIC_WINDOW, STABLE_WINDOW};
 
-/// Whether the replicas that were decided on have been ready for long enough to serve the
-/// backlog of their start.
+/// State of the last start: it is over once the replicas that were decided on have been ready for long
+/// enough to serve its backlog.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StartState {
     /// A backlog is a reason for more replicas.

@@ -26,7 +26,7 @@ pub(super) type ShareRow = [u32; 4];
 /// `struct backends`: count, next draw, eIPs.
 pub(super) type BackendsRow = [u32; 2 + MAX_BACKENDS];
 
-/// What `struct flow` says about a connection.
+/// Edge and destination of a connection, from its `struct flow`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StoredFlow {
     pub(super) edge: AddressPair,

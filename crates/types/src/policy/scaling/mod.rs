@@ -75,7 +75,7 @@ pub struct ScaleSettings {
     pub min_replicas: u32,
     /// Maximum number of replicas, at least `min_replicas`.
     pub max_replicas: u32,
-    /// Whether a function without traffic is scaled to zero.
+    /// Scales a function without traffic to zero.
     pub scale_to_zero: bool,
     /// Time without traffic after which the function is scaled to zero.
     pub zero_duration: Duration,
