@@ -2,17 +2,21 @@
  *
  * The programs run for the sockets of instances. No packet is touched.
  * connect4, connect6, sendmsg4: connect a socket of a declared caller to one of the callee's instances, and calls over
- *   HTTP to the gateway inside the instance. Other connections between instances fail, with EPERM. A virtual address
- *   without a ready instance is left as it is.
+ *   HTTP to the gateway inside the instance, or to the callee's own server. Other connections between instances fail,
+ *   with EPERM. A virtual address without a ready instance is left as it is.
  * recvmsg4, recvmsg6, getpeername4, getpeername6: tell the caller the address that it used.
  * sock_create: permits only protocols that these programs see.
- * follow_connection: counts connections and their bytes.
+ * bind4, bind6: note which instance a socket belongs to.
+ * follow_connection: counts connections and their bytes, and notes listeners.
  * find_listener: runs in the hub, and gives connections to virtual addresses there to the node.
+ * find_server_listener: runs in an instance, and gives connections to its address at port 80 to its own HTTP server,
+ *   whatever that is bound to.
  *
  * The translation is stored with the socket. So no table of translations can overflow, and they end with their sockets.
  * Without memory for it the connection is denied.
  */
 #include "lib/helpers.h"
+#include "lib/server_listeners.h"
 #include "lib/switch_tables.h"
 
 #include <linux/in.h>
@@ -236,11 +240,31 @@ INLINE int refuse(void)
 	return 0;
 }
 
-/* Connects a call by name over HTTP to the gateway inside the instance, which checks and spreads requests. */
+/* Returns whether an edge balances HTTP per connection, and the instance in turn has a server of its own. Sets it as the
+ * destination. */
+INLINE int use_server(struct bpf_sock_addr *ctx, struct flow *flow)
+{
+	struct bpf_sock *server;
+
+	if (!bpf_map_lookup_elem(&connection_edges, &flow->edge))
+		return 0;
+	flow->eip = pick_instance(flow->edge.callee);
+	server = flow->eip ? find_server(flow->eip) : 0;
+	if (!server)
+		return 0;
+	bpf_sk_release(server);
+	ctx->user_port = HTTP_PORT;
+	return 1;
+}
+
+/* Connects a call by name over HTTP: to the callee's own server, or to the gateway inside the instance, which checks and
+ * spreads requests. The gateway also wakes functions, and knows other nodes. */
 INLINE int use_http(struct bpf_sock_addr *ctx, struct flow *flow, struct edge *edge, struct caller *caller,
 		    struct networks *networks)
 {
 	flow->port = ctx->user_port;
+	if (use_server(ctx, flow))
+		return store_flow(ctx, flow, edge);
 	if (!caller->has_gateway)
 		return refuse();
 	if (!bind_source(ctx, flow->edge.callee)) {
@@ -473,6 +497,28 @@ SEC("cgroup/sock_create") int sock_create(struct bpf_sock *socket)
 	return 0;
 }
 
+/* Notes the instance of a socket that may listen later, when programs cannot tell its user. */
+INLINE int note_owner(struct bpf_sock_addr *ctx)
+{
+	__u32 uid = bpf_get_current_uid_gid();
+	struct caller *caller = bpf_map_lookup_elem(&callers, &uid);
+
+	if (caller && ctx->sk && ctx->type == SOCK_STREAM && ctx->user_port != WATCHDOG_PORT)
+		/* Without memory, calls to it take the gateway. */
+		bpf_sk_storage_get(&socket_owners, ctx->sk, &caller->eip, BPF_SK_STORAGE_GET_F_CREATE);
+	return 1;
+}
+
+SEC("cgroup/bind4") int bind4(struct bpf_sock_addr *ctx)
+{
+	return note_owner(ctx);
+}
+
+SEC("cgroup/bind6") int bind6(struct bpf_sock_addr *ctx)
+{
+	return note_owner(ctx);
+}
+
 /* Counts the bytes of an ended connection. */
 INLINE void count_ended(struct bpf_sock_ops *ops, const struct flow *flow, struct edge *edge)
 {
@@ -487,6 +533,8 @@ SEC("sockops") int follow_connection(struct bpf_sock_ops *ops)
 	struct edge *edge;
 	struct flow *flow;
 
+	if (ops->op == BPF_SOCK_OPS_TCP_LISTEN_CB)
+		note_listener(ops);
 	if (ops->op != BPF_SOCK_OPS_TCP_CONNECT_CB && ops->op != BPF_SOCK_OPS_STATE_CB)
 		return 1;
 	flow = ops->sk ? bpf_sk_storage_get(&flows, ops->sk, 0, 0) : 0;
@@ -519,6 +567,22 @@ SEC("sk_lookup") int find_listener(struct bpf_sk_lookup *ctx)
 	error = bpf_sk_assign(ctx, listener, 0);
 	bpf_sk_release(listener);
 	return error ? SK_DROP : SK_PASS;
+}
+
+/* Runs in an instance. The peer is an instance whose edge connect4 or connect6 has found. */
+SEC("sk_lookup") int find_server_listener(struct bpf_sk_lookup *ctx)
+{
+	struct bpf_sock *listener;
+
+	if (ctx->family != AF_INET || ctx->protocol != IPPROTO_TCP || ctx->local_port != bpf_htons(HTTP_PORT))
+		return SK_PASS;
+	listener = find_server(ctx->local_ip4);
+	if (!listener)
+		return SK_PASS;
+	/* Fails for a server that takes IPv6 only: the connection is refused. */
+	bpf_sk_assign(ctx, listener, 0);
+	bpf_sk_release(listener);
+	return SK_PASS;
 }
 
 /* The programs of this directory call only helpers that do not require a GPL licence. */

@@ -74,7 +74,7 @@ pub fn check_forwarding_support() -> io::Result<()> {
 /// Names the missing facility and a remedy.
 pub fn check_switch_support() -> io::Result<()> {
     let folder = enter_new_group()?;
-    let attached = VirtualSwitch::attach(&folder).and_then(|mut switch| {
+    let attached = VirtualSwitch::attach(&folder).and_then(|switch| {
         let hub = HubNetns::create(NEXT_HOP)?;
         switch.listen_for_absent(&hub).map(drop)
     });

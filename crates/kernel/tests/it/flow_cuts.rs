@@ -137,14 +137,18 @@ const FLOWS_OF_EDGE: [&str; 15] = [
 ];
 
 /// Instances of a caller and two callees, with edges to both, and one back from the first.
-struct CutLab {
-    instances: BTreeMap<Ipv4Addr, (LaunchedInstance, Eip)>,
-    lab: SwitchLab,
+pub(crate) struct CutLab {
+    pub(crate) instances: BTreeMap<Ipv4Addr, (LaunchedInstance, Eip)>,
+    pub(crate) lab: SwitchLab,
 }
 
 impl CutLab {
     fn create() -> io::Result<Self> {
-        let lab = SwitchLab::create(&[])?;
+        Self::create_without(&[])
+    }
+
+    pub(crate) fn create_without(left_out: &[&str]) -> io::Result<Self> {
+        let lab = SwitchLab::create(left_out)?;
         let mut instances = BTreeMap::new();
         for function in [CALLER, DECLARED, UNDECLARED] {
             let spec = lab.admit(lab.lab.python(AGENT), function);
@@ -161,7 +165,7 @@ impl CutLab {
     }
 
     /// Runs a program in the instance of a function. Returns what it assigns to `result`.
-    fn run(&self, function: Ipv4Addr, program: &str) -> String {
+    pub(crate) fn run(&self, function: Ipv4Addr, program: &str) -> String {
         let at = SocketAddr::from((self.instances[&function].1.0, 7009));
         let limit = Duration::from_secs(30);
         let connect = || TcpStream::connect_timeout(&at, limit);
@@ -204,12 +208,17 @@ impl CutLab {
 
     /// Cuts the flows of a function's instance. Returns how many.
     fn cut(&self, function: Ipv4Addr) -> usize {
-        let (launched, eip) = &self.instances[&function];
-        let netns = File::open(format!("/proc/{}/ns/net", launched.pid)).unwrap();
-        self.lab.switch.cut_undeclared_flows(netns, *eip).unwrap()
+        let eip = self.instances[&function].1;
+        let netns = self.open_netns(function);
+        self.lab.switch.cut_undeclared_flows(netns, eip).unwrap()
     }
 
-    fn kill_all(self) {
+    pub(crate) fn open_netns(&self, function: Ipv4Addr) -> File {
+        let pid = self.instances[&function].0.pid;
+        File::open(format!("/proc/{pid}/ns/net")).unwrap()
+    }
+
+    pub(crate) fn kill_all(self) {
         let instances = self.instances.into_values();
         instances.for_each(|(launched, _)| drop(kill(launched)));
     }

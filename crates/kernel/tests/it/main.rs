@@ -17,6 +17,7 @@ mod sandbox;
 mod seccomp_filter;
 mod seccomp_listener;
 mod sk_msg;
+mod switch_servers;
 mod thread_group;
 mod virtual_switch;
 mod without_root;

@@ -68,8 +68,8 @@ impl VirtualSwitch {
     }
 
     fn flows_map(&self) -> io::Result<BorrowedFd<'_>> {
-        match self.loaded.map("flows") {
-            Some(Map::SkStorage(map)) => Ok(map.fd().as_fd()),
+        match &self.flows {
+            Map::SkStorage(map) => Ok(map.fd().as_fd()),
             _ => Err(io::Error::other(
                 "bpf/lib/switch_tables.h has no map `flows`",
             )),

@@ -4,6 +4,7 @@
 mod denials;
 mod flow_cuts;
 mod rows;
+mod servers;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, SockMap};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, SockMap};
 use aya::programs::{CgroupAttachMode, CgroupSock, SkLookup};
 use nearpath_types::{Eip, VirtualAddress};
 
@@ -27,11 +28,12 @@ use rows::{
     AddressPair, BackendsRow, CallerRow, EdgeRow, MAX_BACKENDS, NetworksRow, ShareRow,
     encode_address,
 };
+use servers::ServerMaps;
 
 pub use denials::{DenialEvent, DenialEvents};
 
 /// Programs for the addresses that sockets use.
-const ADDRESS_HOOKS: [&str; 7] = [
+const ADDRESS_HOOKS: [&str; 9] = [
     "connect4",
     "connect6",
     "sendmsg4",
@@ -39,6 +41,8 @@ const ADDRESS_HOOKS: [&str; 7] = [
     "recvmsg6",
     "getpeername4",
     "getpeername6",
+    "bind4",
+    "bind6",
 ];
 
 /// Addresses that the switch decides on. Others are left to routes.
@@ -102,8 +106,10 @@ pub struct VirtualSwitch {
     cut_flows: AtomicU64,
     /// Generation of the next edge.
     edge_generation: AtomicU64,
+    /// Holds what programs store with sockets.
+    flows: Map,
     /// Holds the programs and their attachments.
-    loaded: Ebpf,
+    loaded: Mutex<Ebpf>,
 }
 
 struct SwitchMaps {
@@ -115,6 +121,7 @@ struct SwitchMaps {
     denials: HashMap<MapData, AddressPair, u64>,
     shares: HashMap<MapData, u32, ShareRow>,
     node_listener: SockMap<MapData>,
+    servers: ServerMaps,
 }
 
 impl VirtualSwitch {
@@ -139,14 +146,19 @@ impl VirtualSwitch {
         if !left_out.contains(&"sock_create") {
             attach_sock_create(&mut loaded, &group)?;
         }
-        attach_sock_ops(&mut loaded, "follow_connection", [&group])?;
+        if !left_out.contains(&"follow_connection") {
+            attach_sock_ops(&mut loaded, "follow_connection", [&group])?;
+        }
+        servers::load_program(&mut loaded)?;
+        let flows = loaded.take_map("flows");
         Ok(Self {
             maps: Mutex::new(SwitchMaps::take_from(&mut loaded)?),
             counters: take_map(&mut loaded, "counters")?,
             events: Mutex::new(Some(DenialEvents::take_from(&mut loaded)?)),
             cut_flows: AtomicU64::new(0),
             edge_generation: AtomicU64::new(1),
-            loaded,
+            flows: flows.ok_or_else(|| io::Error::other("the programs have no map `flows`"))?,
+            loaded: Mutex::new(loaded),
         })
     }
 
@@ -156,11 +168,12 @@ impl VirtualSwitch {
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, or when the hub has such a listener.
-    pub fn listen_for_absent(&mut self, hub: &HubNetns) -> io::Result<TcpListener> {
+    pub fn listen_for_absent(&self, hub: &HubNetns) -> io::Result<TcpListener> {
         hub.add_local_network(VirtualAddress::NETWORK, 16)?;
         let listener = hub.open_listener()?;
         map_result(self.lock().node_listener.set(0, &listener, 0))?;
-        let program: &mut SkLookup = object::program(&mut self.loaded, "find_listener")?;
+        let mut loaded = self.lock_programs();
+        let program: &mut SkLookup = object::program(&mut loaded, "find_listener")?;
         program.load().map_err(|error| bpf_error(&error))?;
         let attached = program.attach(hub);
         attached.map_err(|error| bpf_error(&error))?;
@@ -210,6 +223,7 @@ impl VirtualSwitch {
         // Both exist unless admitting failed.
         let _ = maps.callers.remove(&uid);
         let _ = maps.instances.remove(&encode_address(eip.0));
+        maps.servers.remove(eip);
     }
 
     /// Sets the instances over which connections to a function are spread. Uses the first 256.
@@ -249,6 +263,7 @@ impl VirtualSwitch {
         let (mut maps, key) = (self.lock(), rows::edge_key(edge));
         let traffic = maps.edges.get(&key, 0).unwrap_or_default();
         let _ = maps.edges.remove(&key); // it may not exist
+        maps.servers.balance_requests(key);
         rows::traffic(traffic)
     }
 
@@ -300,6 +315,10 @@ impl VirtualSwitch {
     fn lock(&self) -> MutexGuard<'_, SwitchMaps> {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner) // each map operation is atomic
     }
+
+    fn lock_programs(&self) -> MutexGuard<'_, Ebpf> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner) // only attached to more places
+    }
 }
 
 impl SwitchMaps {
@@ -323,6 +342,7 @@ impl SwitchMaps {
             denials: take_map(loaded, "denials")?,
             shares: take_map(loaded, "denial_shares")?,
             node_listener: take_map(loaded, "node_listener")?,
+            servers: ServerMaps::take_from(loaded)?,
         })
     }
 }
