@@ -128,6 +128,10 @@ impl InstanceRecord {
         if note.addr.ip() == chain::LOCAL_GATEWAY_IP {
             return; // the gateway, which would call itself
         }
+        if self.transport == CallTransport::Auto && note.addr.is_ipv4() && note.base_path.is_empty()
+        {
+            self.open_for_connections(&*meter.process(), note.addr.port());
+        }
         match ProcessNetwork::open(&meter.process(), redirect) {
             Ok(network) => {
                 self.server = network.map(|network| {
@@ -142,6 +146,13 @@ impl InstanceRecord {
             Err(error) => {
                 tracing::warn!(function = %self.function, instance = %self.id, %error, "network of the instance cannot be opened; calls go through its watchdog");
             }
+        }
+    }
+
+    /// Lets callers connect to its own server. Without that, they call through the gateway.
+    fn open_for_connections(&self, process: &dyn InstanceProcess, port: u16) {
+        if let Err(error) = process.open_server(port) {
+            tracing::warn!(function = %self.function, instance = %self.id, %error, "connections to the instance's own server are unavailable; its callers use the gateway");
         }
     }
 

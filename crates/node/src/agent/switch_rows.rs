@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use nearpath_types::{FunctionId, FunctionMap, InstanceState, VirtualAddress};
+use nearpath_types::{FunctionId, FunctionMap, FunctionPolicy, InstanceState, VirtualAddress};
 
 use super::NodeAgent;
 use crate::virtual_switch::FunctionRows;
@@ -29,19 +29,21 @@ impl NodeAgent {
         }
         // A removed function keeps its address for its draining instances.
         let address = self.address_of(id).or(known.map(|rows| rows.address))?;
-        let callees = function
-            .policy()
-            .into_iter()
-            .flat_map(|policy| &policy.calls);
+        let addresses = |list: fn(&FunctionPolicy) -> &Vec<FunctionId>| {
+            let policy = function.policy().into_iter();
+            let callees = policy.flat_map(|policy| list(policy));
+            callees
+                .filter_map(|callee| self.address_of(callee))
+                .collect()
+        };
         let ready = self.instances.instances_of(id).filter(|record| {
             // Nothing answers there any more, though its cleanup may take seconds.
             record.state == InstanceState::Ready && !record.exited
         });
         Some(FunctionRows {
             address,
-            callees: callees
-                .filter_map(|callee| self.address_of(callee))
-                .collect(),
+            callees: addresses(|policy| &policy.calls),
+            connection_balanced: addresses(|policy| &policy.connection_balanced),
             backends: ready.filter_map(|record| record.allocation.eip).collect(),
         })
     }

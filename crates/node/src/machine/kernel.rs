@@ -637,6 +637,17 @@ impl InstanceProcess for KernelProcess {
         open_netns_of(self.pid, &self.pidfd)
     }
 
+    fn open_server(&self, port: u16) -> io::Result<()> {
+        let resources = self.resources();
+        let permit = resources
+            .as_ref()
+            .and_then(|held| held.switch_permit.as_ref());
+        match permit.zip(self.open_netns()?) {
+            Some((permit, netns)) => permit.open_server(netns, port),
+            None => Ok(()),
+        }
+    }
+
     fn cpu_time(&self) -> Option<Duration> {
         self.resources().as_ref()?.cgroup.cpu_time()
     }

@@ -185,6 +185,14 @@ pub trait InstanceProcess: Send + Sync + 'static {
     fn open_netns(&self) -> io::Result<Option<OwnedFd>> {
         Ok(None)
     }
+    /// Lets connections of edges that balance them reach its HTTP server, which listens at an IPv4 address
+    /// of its network namespace.
+    ///
+    /// # Errors
+    /// Fails when it has ended, or the kernel has no memory.
+    fn open_server(&self, _port: u16) -> io::Result<()> {
+        Ok(())
+    }
     /// Returns its CPU time; `None` without accounting. Cheaper than
     /// [`InstanceProcess::read_usage`].
     fn cpu_time(&self) -> Option<Duration> {

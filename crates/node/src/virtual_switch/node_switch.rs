@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
 use nearpath_kernel::bpf::{
@@ -54,7 +55,7 @@ impl NodeSwitch {
         hub: &HubNetns,
         local_gateway: SocketAddrV4,
     ) -> io::Result<(Self, TcpListener)> {
-        let mut switch = VirtualSwitch::attach(group.folder())?;
+        let switch = VirtualSwitch::attach(group.folder())?;
         let listener = switch.listen_for_absent(hub)?;
         let switch = Arc::new(switch);
         let cutting = switch.clone();
@@ -121,6 +122,9 @@ impl NodeSwitch {
             SwitchChange::RemoveEdge(edge) => {
                 switch.remove_edge(*edge);
                 Ok(())
+            }
+            SwitchChange::BalanceConnections(edge, is_balanced) => {
+                switch.balance_connections(*edge, *is_balanced)
             }
             SwitchChange::SetBackends(function, eips) => switch.set_backends(*function, eips),
             SwitchChange::RemoveFunction(function) => {
@@ -193,6 +197,14 @@ fn cut_flows(switch: &VirtualSwitch, instance: &TrackedInstance) -> io::Result<u
 }
 
 impl InstancePermit {
+    /// Lets connections reach the instance's own HTTP server, at a port in its network namespace.
+    ///
+    /// # Errors
+    /// Fails when the kernel has no memory. Its calls take the gateway then.
+    pub(crate) fn open_server(&self, netns: impl AsFd, port: u16) -> io::Result<()> {
+        self.switch.0.switch.open_server(self.eip, netns, port)
+    }
+
     /// Makes the process of the instance known, so that its connections can be cut.
     pub(crate) fn track_process(&self, process: Weak<dyn InstanceProcess>) {
         let instance = TrackedInstance {

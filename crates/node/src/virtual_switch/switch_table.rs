@@ -13,6 +13,8 @@ pub enum SwitchChange {
     AddEdge(AddressEdge),
     /// Denies new connections.
     RemoveEdge(AddressEdge),
+    /// Balances HTTP by name of a permitted edge per connection, or per request.
+    BalanceConnections(AddressEdge, bool),
     /// Spreads connections to a function over these instances.
     SetBackends(Ipv4Addr, Vec<Eip>),
     /// Removes what is counted for a function that no longer exists.
@@ -26,6 +28,8 @@ pub(crate) struct FunctionRows {
     pub(crate) address: Ipv4Addr,
     /// Addresses of its declared callees.
     pub(crate) callees: BTreeSet<Ipv4Addr>,
+    /// Those of them to which HTTP by name is balanced per connection.
+    pub(crate) connection_balanced: BTreeSet<Ipv4Addr>,
     /// Its instances on this node that take calls, in a fixed order.
     pub(crate) backends: Vec<Eip>,
 }
@@ -78,6 +82,7 @@ impl FunctionRows {
         Self {
             address: self.address,
             callees: BTreeSet::new(),
+            connection_balanced: BTreeSet::new(),
             backends: Vec::new(),
         }
     }
@@ -91,10 +96,22 @@ fn difference(before: &FunctionRows, after: &FunctionRows) -> Vec<SwitchChange> 
     };
     let added = after.callees.difference(&before.callees).map(edge);
     let removed = before.callees.difference(&after.callees).map(edge);
+    let by_connection = after
+        .connection_balanced
+        .difference(&before.connection_balanced)
+        .map(|callee| SwitchChange::BalanceConnections(edge(callee), true));
+    // The end of an edge also ends its balance.
+    let by_request = before
+        .connection_balanced
+        .difference(&after.connection_balanced)
+        .filter(|callee| after.callees.contains(callee))
+        .map(|callee| SwitchChange::BalanceConnections(edge(callee), false));
     let moved = (before.backends != after.backends)
         .then(|| SwitchChange::SetBackends(caller, after.backends.clone()));
     added
         .map(SwitchChange::AddEdge)
+        .chain(by_connection)
+        .chain(by_request)
         .chain(moved)
         .chain(removed.map(SwitchChange::RemoveEdge))
         .collect()
@@ -109,6 +126,7 @@ mod tests {
     #[derive(Debug, Default, PartialEq, Eq)]
     struct AppliedRows {
         edges: BTreeSet<(Ipv4Addr, Ipv4Addr)>,
+        connection_balanced: BTreeSet<(Ipv4Addr, Ipv4Addr)>,
         backends: BTreeMap<Ipv4Addr, Vec<Eip>>,
     }
 
@@ -120,6 +138,16 @@ mod tests {
                 }
                 SwitchChange::RemoveEdge(edge) => {
                     assert!(self.edges.remove(&(edge.caller, edge.callee)));
+                    self.connection_balanced.remove(&(edge.caller, edge.callee));
+                }
+                SwitchChange::BalanceConnections(edge, true) => {
+                    assert!(self.edges.contains(&(edge.caller, edge.callee)));
+                    let edge = (edge.caller, edge.callee);
+                    assert!(self.connection_balanced.insert(edge));
+                }
+                SwitchChange::BalanceConnections(edge, false) => {
+                    let edge = (edge.caller, edge.callee);
+                    assert!(self.connection_balanced.remove(&edge));
                 }
                 SwitchChange::SetBackends(function, eips) if eips.is_empty() => {
                     assert!(self.backends.remove(&function).is_some());
@@ -143,6 +171,7 @@ mod tests {
         FunctionRows {
             address: address(own),
             callees: callees.iter().map(|number| address(*number)).collect(),
+            connection_balanced: BTreeSet::new(),
             backends: backends
                 .iter()
                 .map(|number| Eip([10, 62, 0, *number].into()))
@@ -174,17 +203,20 @@ mod tests {
         #[test]
         fn the_kernel_has_the_rows_of_the_last_states(
             steps in prop::collection::vec(
-                (0..4usize, any::<bool>(), prop::collection::btree_set(2..6u8, 0..3), prop::collection::btree_set(0..4u8, 0..3), any::<bool>()),
+                (0..4usize, any::<bool>(), prop::collection::btree_set(2..6u8, 0..3), prop::collection::btree_set(0..4u8, 0..3), any::<bool>(), any::<bool>()),
                 0..60,
             )
         ) {
             let (mut table, mut kernel) = (SwitchTable::default(), AppliedRows::default());
             let mut wanted: BTreeMap<usize, FunctionRows> = BTreeMap::new();
-            for (function, is_removed, callees, backends, has_moved) in steps {
+            for (function, is_removed, callees, backends, has_moved, is_balanced) in steps {
                 let id: FunctionId = format!("f{function}").parse().unwrap();
                 // Numbers of different functions never meet, as the controller's.
                 let own = 100 + 10 * function as u8 + u8::from(has_moved);
-                let state = (!is_removed).then(|| rows(own, &callees, &backends));
+                let mut state = (!is_removed).then(|| rows(own, &callees, &backends));
+                if let Some(state) = state.as_mut().filter(|_| is_balanced) {
+                    state.connection_balanced = state.callees.iter().skip(1).copied().collect();
+                }
                 match &state {
                     Some(state) => drop(wanted.insert(function, state.clone())),
                     None => drop(wanted.remove(&function)),
@@ -194,6 +226,8 @@ mod tests {
             let mut expected = AppliedRows::default();
             for rows in wanted.into_values() {
                 expected.edges.extend(rows.callees.iter().map(|callee| (rows.address, *callee)));
+                let balanced = rows.connection_balanced.iter().map(|callee| (rows.address, *callee));
+                expected.connection_balanced.extend(balanced);
                 if !rows.backends.is_empty() {
                     expected.backends.insert(rows.address, rows.backends);
                 }

@@ -3,7 +3,7 @@
 //! ```yaml
 //! chains:
 //! shop:
-//! edges: { frontend: [cart, ads, rates=currency], cart: [store] }
+//! edges: { frontend: [cart, ads, rates=currency], cart: [{ to: store, balance: connection }] }
 //! topics: { order/placed: { from: [cart], to: [mail, audit] } }
 //! delivery: ring
 //! isolation: shared
@@ -51,20 +51,42 @@ struct DeclaredEdge {
     callee: SpannedText,
     /// Name of the callee for this caller, in addition to its own.
     alias: Option<String>,
+    /// Settings as in the annotation.
+    settings: String,
 }
 
 impl DeclaredEdge {
-    /// `callee` may be `ALIAS=NAME`. The alias of a caller is dropped, so that a path of arrows can
-    /// pass through an aliased function.
+    /// `callee` may be `ALIAS=NAME SETTINGS`. Alias and settings of a caller are dropped, so that a path of
+    /// arrows can pass through such a function.
     fn new(caller: SpannedText, callee: SpannedText) -> Self {
+        let (caller, _) = split_settings(caller);
         let (_, caller) = split_alias(caller);
+        let (callee, settings) = split_settings(callee);
         let (alias, callee) = split_alias(callee);
         Self {
             caller,
             callee,
             alias,
+            settings,
         }
     }
+
+    /// Returns the item of the caller's annotation, for a callee of this name.
+    fn annotation_item(&self, callee: &str) -> String {
+        let alias = self.alias.iter().map(|alias| format!("{alias}="));
+        let settings = match self.settings.is_empty() {
+            true => String::new(),
+            false => format!(" {}", self.settings),
+        };
+        format!("{}{callee}{settings}", alias.collect::<String>())
+    }
+}
+
+fn split_settings(callee: SpannedText) -> (SpannedText, String) {
+    let (name, settings) = policy::split_edge_settings(&callee.text);
+    let (text, settings) = (name.trim().to_owned(), settings.trim().to_owned());
+    let span = callee.span;
+    (SpannedText { text, span }, settings)
 }
 
 fn split_alias(name: SpannedText) -> (Option<String>, SpannedText) {
@@ -185,14 +207,48 @@ fn read_edges(node: &YamlNode, edges: &mut Vec<DeclaredEdge>, problems: &mut Pro
             text: entry.key.clone(),
             span: entry.span,
         };
-        let callees =
-            problems.expect_text_list(&entry.value, &format!("edges.{}", shorten(&entry.key)));
+        let section = format!("edges.{}", shorten(&entry.key));
+        let callees = problems.expect_list(&entry.value, &section).iter();
+        let callees: Vec<_> = callees
+            .filter_map(|callee| read_callee(callee, &section, problems))
+            .collect();
         edges.extend(
             callees
                 .into_iter()
                 .map(|callee| DeclaredEdge::new(caller.clone(), callee)),
         );
     }
+}
+
+/// Reads a callee: a text, or a map of `to` and settings. Returns the form of the text.
+fn read_callee(
+    node: &YamlNode,
+    section: &str,
+    problems: &mut ProblemList<'_>,
+) -> Option<SpannedText> {
+    let item = format!("an item of {section}");
+    let YamlValue::Map(entries) = &node.kind else {
+        return problems.expect_text(node, &item);
+    };
+    let (mut to, mut settings) = (None, String::new());
+    for entry in entries {
+        match entry.key.as_str() {
+            "to" => to = problems.expect_text(&entry.value, "to"),
+            key if key.starts_with("x-") => {}
+            key => {
+                let value = problems.expect_text(&entry.value, key)?;
+                settings.push_str(&format!(" {key}={}", value.text));
+            }
+        }
+    }
+    let Some(SpannedText { text, span }) = to else {
+        problems
+            .add_error(node.span, format!("{item} has no `to`"))
+            .set_help("add `to: FUNCTION`");
+        return None;
+    };
+    let text = text + &settings;
+    Some(SpannedText { text, span })
 }
 
 /// Reads lines of `a -> b -> c`.
@@ -317,7 +373,7 @@ pub(crate) fn apply_chains(
             caller,
             callee,
             span,
-            alias,
+            declared,
         } in &edges
         {
             membership.add_caller(*caller, &chain.name, *span, drafts, problems);
@@ -328,10 +384,8 @@ pub(crate) fn apply_chains(
                 }
                 ResolvedCallee::External(id) => id.to_string(),
             };
-            let name = alias
-                .as_ref()
-                .map_or_else(|| name.clone(), |alias| format!("{alias}={name}"));
-            drafts[*caller].add_list_item(policy::CALLS, &name, *span);
+            let item = declared.annotation_item(&name);
+            drafts[*caller].add_list_item(policy::CALLS, &item, *span);
         }
         topic::apply_topics(chain, &names, &mut membership, drafts, problems);
     }
@@ -344,7 +398,7 @@ struct ResolvedEdge<'a> {
     caller: usize,
     callee: ResolvedCallee,
     span: SourceSpan,
-    alias: Option<&'a String>,
+    declared: &'a DeclaredEdge,
 }
 
 enum ResolvedCallee {
@@ -359,14 +413,17 @@ fn resolve_edges<'c>(
     problems: &mut ProblemList<'_>,
 ) -> Vec<ResolvedEdge<'c>> {
     let (mut reported_callers, mut edges) = (BTreeSet::new(), Vec::new());
-    for DeclaredEdge {
-        caller,
-        callee,
-        alias,
-    } in &chain.edges
-    {
+    for declared in &chain.edges {
+        let (caller, callee) = (&declared.caller, &declared.callee);
         let (span, callee_name) = (callee.span, names.resolve_name(callee, problems));
-        names.check_alias(alias.as_deref(), span, problems);
+        names.check_alias(declared.alias.as_deref(), span, problems);
+        if let Err(error) = policy::parse_edge_settings(&declared.settings) {
+            problems.add_error(
+                span,
+                format!("edge to `{}`: {error}", shorten(&callee.text)),
+            );
+            continue;
+        }
         // A map entry with an unknown caller and ten callees is one mistake.
         if reported_callers.contains(&caller.text) {
             continue;
@@ -381,7 +438,7 @@ fn resolve_edges<'c>(
                 caller,
                 callee,
                 span,
-                alias: alias.as_ref(),
+                declared,
             }),
             (ResolvedName::Local(_), None) => {}
             (unknown, _) => {

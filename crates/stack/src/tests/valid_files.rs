@@ -100,6 +100,29 @@ fn edges_become_annotations_of_the_caller() {
 }
 
 #[test]
+fn settings_of_edges_travel_with_them() {
+    for (edges, calls) in [
+        ("{a: [b balance=connection, c]}", "b balance=connection,c"),
+        (
+            "{a: [{to: b, balance: connection}, {to: c, x-note: 1}]}",
+            "b balance=connection,c",
+        ),
+        (
+            "{a: [{to: rates=b, balance: request}]}",
+            "rates=b balance=request",
+        ),
+        (
+            "['a -> rates=b balance=connection -> c']",
+            "rates=b balance=connection",
+        ),
+    ] {
+        let chains = format!("chains:\n  shop:\n    edges: {edges}\n");
+        let stack = valid_stack(&three_functions(&chains));
+        assert_eq!(annotation_of(&stack, "a", "calls"), Some(calls), "{edges}");
+    }
+}
+
+#[test]
 fn edges_across_namespaces_extend_existing_annotations() {
     let stack = valid_stack(
         "functions:\n  a: {image: x, annotations: {nearpath.io/calls: z}}\n  b: {image: x, namespace: dev}\nchains:\n  k: [a -> b, a -> c.other, a -> a]\n",

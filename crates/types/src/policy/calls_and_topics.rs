@@ -2,25 +2,37 @@
 
 use crate::name::{FunctionId, Namespace};
 
-use super::parse_topics;
+use super::{EdgeBalance, parse_topics};
 
 /// Maximum bytes of a function's aliases, and of its topics: the node sends them to peers in one
 /// packet.
 const MAX_ANNOUNCED_BYTES: usize = 1024;
 
-/// Callees, and the aliases among them.
-pub(super) type CallsAndAliases = (Vec<FunctionId>, Vec<(FunctionId, FunctionId)>);
+/// Key of the setting of an edge.
+const BALANCE: &str = "balance";
+
+/// Edges that start at a function.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct DeclaredCalls {
+    pub(super) callees: Vec<FunctionId>,
+    /// Aliases of callees, each with the function that it stands for.
+    pub(super) aliases: Vec<(FunctionId, FunctionId)>,
+    /// Callees with the setting `balance=connection`.
+    pub(super) connection_balanced: Vec<FunctionId>,
+}
 
 pub(super) fn parse_calls(
     list: &str,
     default_namespace: &Namespace,
-) -> Result<CallsAndAliases, String> {
-    let (mut callees, mut aliases) = (Vec::new(), Vec::new());
+) -> Result<DeclaredCalls, String> {
+    let mut declared = DeclaredCalls::default();
+    let mut balances = Vec::new();
     for item in list
         .split(',')
         .map(str::trim)
         .filter(|item| !item.is_empty())
     {
+        let (item, settings) = split_edge_settings(item);
         let (alias, name) = item.split_once('=').map_or((None, item), |(alias, name)| {
             (Some(alias.trim()), name.trim())
         });
@@ -30,21 +42,74 @@ pub(super) fn parse_calls(
             let name = alias
                 .parse()
                 .map_err(|error: crate::InvalidName| error.to_string())?;
-            aliases.push((
-                FunctionId {
-                    name,
-                    namespace: default_namespace.clone(),
-                },
-                callee.clone(),
-            ));
+            let namespace = default_namespace.clone();
+            let alias = FunctionId { name, namespace };
+            declared.aliases.push((alias, callee.clone()));
+        }
+        let balance =
+            parse_edge_settings(settings).map_err(|error| format!("`{name}`: {error}"))?;
+        if let Some(balance) = balance {
+            balances.push((callee.clone(), balance));
         }
         // Two aliases of one function are a single edge.
-        if !callees.contains(&callee) {
-            callees.push(callee);
+        if !declared.callees.contains(&callee) {
+            declared.callees.push(callee);
         }
     }
-    check_aliases(&callees, &aliases)?;
-    Ok((callees, aliases))
+    check_aliases(&declared.callees, &declared.aliases)?;
+    declared.connection_balanced = balanced_per_connection(&balances)?;
+    Ok(declared)
+}
+
+/// Splits `ALIAS=NAME SETTINGS` before the settings. Blanks around the first `=` belong to the name.
+pub fn split_edge_settings(item: &str) -> (&str, &str) {
+    let is_end = |at: usize| {
+        let (before, after) = (item[..at].trim_end(), item[at..].trim_start());
+        !before.ends_with('=') && !after.starts_with('=')
+    };
+    let blanks = item.char_indices().filter(|(_, one)| one.is_whitespace());
+    let end = blanks.map(|(at, _)| at).find(|at| is_end(*at));
+    end.map_or((item, ""), |at| item.split_at(at))
+}
+
+/// Parses the settings of an edge, with blanks between them; `None` without any.
+///
+/// # Errors
+/// Names the setting or value that is not known.
+pub fn parse_edge_settings(settings: &str) -> Result<Option<EdgeBalance>, String> {
+    let mut balance = None;
+    for setting in settings.split_whitespace() {
+        match setting.split_once('=') {
+            Some((BALANCE, value)) => balance = Some(value.parse()?),
+            _ => {
+                return Err(format!(
+                    "unknown setting `{setting}`: an edge has `{BALANCE}=connection` or `{BALANCE}=request`"
+                ));
+            }
+        }
+    }
+    Ok(balance)
+}
+
+/// Returns the callees whose connections are balanced. Several items may name one callee.
+fn balanced_per_connection(
+    balances: &[(FunctionId, EdgeBalance)],
+) -> Result<Vec<FunctionId>, String> {
+    let mut balanced = Vec::new();
+    for (at, (callee, balance)) in balances.iter().enumerate() {
+        let earlier = balances[..at].iter().find(|(other, _)| other == callee);
+        match earlier {
+            Some((_, other)) if other != balance => {
+                return Err(format!(
+                    "`{}` has both `{BALANCE}={other}` and `{BALANCE}={balance}`",
+                    callee.name
+                ));
+            }
+            None if *balance == EdgeBalance::Connection => balanced.push(callee.clone()),
+            _ => {}
+        }
+    }
+    Ok(balanced)
 }
 
 fn parse_function(

@@ -3,7 +3,8 @@
 /// Annotation: the chain that the function belongs to.
 pub const CHAIN: &str = "nearpath.io/chain";
 /// Annotation: functions that this one may call, comma separated: the chain's edges that start
-/// here. `ALIAS=FUNCTION` lets it call the function by another name.
+/// here. `ALIAS=FUNCTION` lets it call the function by another name. `FUNCTION balance=connection` sets an
+/// [`EdgeBalance`](super::EdgeBalance).
 pub const CALLS: &str = "nearpath.io/calls";
 /// Annotation: delivery of descriptors between the functions of the chain: `ring`, `sockmap` or `poll`.
 pub const DELIVERY: &str = "nearpath.io/delivery";

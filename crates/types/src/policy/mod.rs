@@ -5,6 +5,7 @@
 
 mod calls_and_topics;
 mod chain_settings;
+mod edge_balance;
 mod ignored;
 mod keys;
 mod loopback;
@@ -23,7 +24,9 @@ use crate::name::FunctionId;
 use crate::node::{InvalidNodeName, NodeName};
 use crate::{EgressSpec, egress, quantity, topic};
 
+pub use calls_and_topics::{parse_edge_settings, split_edge_settings};
 pub use chain_settings::{ChainDelivery, ChainIsolation, ChainPages, ChainPlacement};
+pub use edge_balance::EdgeBalance;
 pub use ignored::{IgnoredSetting, WARNING_HEADER};
 pub use keys::*;
 pub use loopback::LoopbackDelivery;
@@ -85,6 +88,9 @@ pub struct FunctionPolicy {
     /// Aliases of callees, each with the function that it stands for.
     #[serde(default)]
     pub aliases: Vec<(FunctionId, FunctionId)>,
+    /// Callees to which HTTP by name is balanced per connection ([`EdgeBalance::Connection`]).
+    #[serde(default)]
+    pub connection_balanced: Vec<FunctionId>,
     /// Filters of the topics that it publishes within its chain.
     #[serde(default)]
     pub publishes: Vec<String>,
@@ -123,6 +129,7 @@ impl Default for FunctionPolicy {
             nodes: Vec::new(),
             calls: Vec::new(),
             aliases: Vec::new(),
+            connection_balanced: Vec::new(),
             publishes: Vec::new(),
             subscribes: Vec::new(),
             topics: Vec::new(),
@@ -159,7 +166,7 @@ impl FunctionPolicy {
             }
             .read_number(0)?,
         };
-        let (calls, aliases) = annotation(CALLS)
+        let calls = annotation(CALLS)
             .read_with(|text| parse_calls(text, &spec.namespace))?
             .unwrap_or_default();
         // The autoscaler reads the rest of it from the labels; here it is only checked.
@@ -181,8 +188,9 @@ impl FunctionPolicy {
             scale_max: scale.max_replicas,
             delivery: annotation(DELIVERY).read_or_default()?,
             isolation: annotation(ISOLATION).read_or_default()?,
-            calls,
-            aliases,
+            calls: calls.callees,
+            aliases: calls.aliases,
+            connection_balanced: calls.connection_balanced,
             publishes: annotation(PUBLISHES)
                 .read_with(parse_chain_topics)?
                 .unwrap_or_default(),

@@ -56,6 +56,37 @@ fn functions_that_agree_on_delivery_and_isolation_share_a_domain() {
 }
 
 #[test]
+fn edges_have_a_balance() {
+    let policy = |calls: &str| FunctionPolicy::from_spec(&spec(&[(CALLS, calls)]));
+    for (calls, balanced) in [
+        ("cart", vec![]),
+        ("cart balance=request", vec![]),
+        ("cart balance=connection, pay", vec!["cart"]),
+        ("rates = currency  balance=connection", vec!["currency"]),
+        (
+            "rates=currency balance=connection, fx=currency, pay balance=connection",
+            vec!["currency", "pay"],
+        ),
+    ] {
+        let names = balanced.into_iter().map(|name| name.parse().unwrap());
+        let names: Vec<FunctionId> = names.collect();
+        assert_eq!(policy(calls).unwrap().connection_balanced, names, "{calls}");
+    }
+    for (calls, why) in [
+        ("cart balance=sticky", "expected request or connection"),
+        ("cart weight=3", "unknown setting `weight=3`"),
+        ("cart pay", "unknown setting `pay`"),
+        (
+            "a=cart balance=connection, b=cart balance=request",
+            "`cart` has both",
+        ),
+    ] {
+        let error = policy(calls).unwrap_err();
+        assert!(error.why.contains(why), "{}", error.why);
+    }
+}
+
+#[test]
 fn an_alias_is_another_name_for_a_callee() {
     let policy = FunctionPolicy::from_spec(&spec(&[(
         CALLS,
