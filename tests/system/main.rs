@@ -8,6 +8,7 @@
 mod autoscaling;
 mod backup;
 mod bad_input;
+mod balance;
 mod canaries;
 mod coap;
 mod cpu;
