@@ -15,7 +15,7 @@ FUZZ_SECONDS ?= 60
 EXAMPLES ?= boutique retail certinfo resizer
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: help check-locks build build-dist demo demo-debug demo-nodes up test test-rust test-drivers test-nat test-jobs test-python test-rendezvous test-slow-clients test-updates test-nodes test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan generate lint fmt fuzz fuzz-corpora bench build-bench bench-check bench-report audit dist clean nightly setup setup-cargo-tools setup-nextest
+.PHONY: help check-locks build build-dist demo demo-debug demo-nodes up test test-rust test-drivers test-nat test-jobs test-python test-rendezvous test-slow-clients test-updates test-nodes test-access test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan generate lint fmt fuzz fuzz-corpora bench build-bench bench-check bench-report audit dist clean nightly setup setup-cargo-tools setup-nextest
 
 help: ## list what can be made
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -101,6 +101,9 @@ asan: setup ## ten million forged descriptors and messages under the address san
 
 test-rendezvous: setup ## ten thousand workers at one rendezvous: memory of a line, and that all meet
 	$(CARGO) test --locked --release -p nearpath-rendezvous --test it -- --ignored --exact scale::ten_thousand_workers_connect --nocapture
+
+test-access: setup-nextest ## which functions reach which, in every way: 300 requests for each, during a thousand changes; root
+	NEARPATH_MATRIX_REQUESTS=300 NEARPATH_MATRIX_CHANGES=1000 $(NIGHTLY_TEST) -E 'package(nearpath-tests) & test(/^access_matrix::/)'
 
 test-updates: setup-nextest ## a thousand updates of a function in a minute, under load; root
 	$(NIGHTLY_TEST) --run-ignored only -E 'test(=updates::a_thousand_updates_in_a_minute_fail_no_request)'
@@ -246,7 +249,7 @@ dist: build-dist ## a tarball for this architecture and C library
 	@tools/dist $(DIST)
 
 nightly: test lint fuzz-corpora ## everything: what CI runs, and the slow matrices, fuzzing, sanitizers and shapes
-	$(MAKE) --no-print-directory test-jobs test-drivers test-nat test-rendezvous test-updates test-nodes test-slow-clients test-shape bench-check loom asan fuzz demo demo-nodes
+	$(MAKE) --no-print-directory test-jobs test-drivers test-nat test-rendezvous test-updates test-nodes test-access test-slow-clients test-shape bench-check loom asan fuzz demo demo-nodes
 
 clean: ## remove what was built
 	$(CARGO) clean

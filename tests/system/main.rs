@@ -5,6 +5,7 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
+mod access_matrix;
 mod autoscaling;
 mod backup;
 mod bad_input;
