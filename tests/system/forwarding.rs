@@ -191,7 +191,7 @@ async fn killed_instances_cost_only_the_requests_inside_them() {
 }
 
 /// BPF links of a process, with their types.
-fn host_links(pid: u32) -> BTreeMap<u32, String> {
+pub(crate) fn host_links(pid: u32) -> BTreeMap<u32, String> {
     let infos = fs::read_dir(format!("/proc/{pid}/fdinfo"))
         .unwrap()
         .filter_map(|file| fs::read_to_string(file.ok()?.path()).ok());
@@ -207,6 +207,12 @@ fn host_links(pid: u32) -> BTreeMap<u32, String> {
             ))
         })
         .collect()
+}
+
+/// BPF links of the machine.
+pub(crate) fn all_links() -> BTreeSet<u32> {
+    let links = loaded_links();
+    links.filter_map(|link| Some(link.ok()?.id())).collect()
 }
 
 /// Namespace of a gateway thread, held so that it outlives the gateway.
@@ -250,14 +256,9 @@ async fn an_orderly_end_leaves_no_link_and_no_namespace() {
         );
         // the control group of the pool's thread has some, too
         let mine: BTreeSet<_> = mine.into_keys().collect();
-        let all = || {
-            loaded_links()
-                .filter_map(|link| Some(link.ok()?.id()))
-                .collect::<BTreeSet<_>>()
-        };
-        assert!(mine.is_subset(&all()) && has_veth_pair(&namespace));
+        assert!(mine.is_subset(&all_links()) && has_veth_pair(&namespace));
         server.end_with(signal);
-        eventually("the links end", async || mine.is_disjoint(&all())).await;
+        eventually("the links end", async || mine.is_disjoint(&all_links())).await;
         eventually("the switch ends, and with it the pair", async || {
             !has_veth_pair(&namespace)
         })

@@ -1,12 +1,15 @@
 //! Functions call each other by name with any protocol: the kernel translates their virtual addresses.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use http::{Method, StatusCode};
 use nearpath_testkit::{eventually, need_root, program, within};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+use crate::forwarding::{all_links, host_links};
 use crate::test_server::{TestServer, http_function};
 
 /// Runs the program in its body; responds with what it assigns to `result`, or with its error.
@@ -213,6 +216,33 @@ async fn a_draining_instance_loses_connections_of_removed_edges() {
     );
     let get = r#"result = ask("store", 6379, b"GET open\r\n")[0]"#;
     assert_eq!(run(&server, "watcher", get).await, "$1\r\n1\r\n");
+}
+
+/// Sockets and routes end with their namespaces, programs with the process.
+#[tokio::test]
+async fn any_end_of_the_server_removes_the_switch() {
+    need_root!();
+    for signal in [Signal::TERM, Signal::KILL] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut server = TestServer::start_in(folder.path(), &[]).await;
+        let mirror = http_function(folder.path(), "mirror", MIRROR_BODY);
+        server.deploy_ready(&mirror).await;
+        let links = host_links(server.pid());
+        let count = |wanted| links.values().filter(|kind| *kind == wanted).count();
+        assert!(count("cgroup") >= 11, "{links:?}");
+        assert_eq!(
+            count("netns"),
+            2,
+            "of the hub and of the instance: {links:?}"
+        );
+        let links: BTreeSet<_> = links.into_keys().collect();
+        assert!(links.is_subset(&all_links()));
+        server.end_with(signal);
+        eventually("the programs are detached", async || {
+            links.is_disjoint(&all_links())
+        })
+        .await;
+    }
 }
 
 /// `examples/visits` as its page shows it.
