@@ -8,6 +8,7 @@
 mod autoscaling;
 mod backup;
 mod bad_input;
+mod bookinfo;
 mod canaries;
 mod coap;
 mod cpu;
