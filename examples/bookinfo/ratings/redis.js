@@ -7,8 +7,8 @@ const net = require("node:net");
 const REPLY_TIMEOUT_MS = 40_000; // a server that sleeps is started first
 
 function encode(command) {
-  const arguments_ = command.map((text) => `$${Buffer.byteLength(text)}\r\n${text}\r\n`);
-  return `*${command.length}\r\n${arguments_.join("")}`;
+  const fields = command.map((text) => `$${Buffer.byteLength(text)}\r\n${text}\r\n`);
+  return `*${command.length}\r\n${fields.join("")}`;
 }
 
 // Returns the values of a reply, or undefined as long as it is incomplete. Values have no line breaks here, so
