@@ -16,6 +16,14 @@ const README: &str = include_str!("../../examples/bookinfo/README.md");
 const EXAMPLE_FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/bookinfo");
 /// Address of the gateway in the page.
 const PAGE_ADDRESS: &str = "127.0.0.1:8080";
+const FUNCTIONS: [&str; 6] = [
+    "productpage",
+    "details",
+    "reviews",
+    "ratings",
+    "ratings-redis",
+    "ratings-store",
+];
 /// Enough to compile and deploy, beside other tests.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 const MAX_RUNS: u32 = 50;
@@ -157,6 +165,19 @@ async fn check_refusals(server: &TestServer) {
     }
 }
 
+/// The first call wakes all functions that it needs.
+async fn check_wake(server: &TestServer) {
+    for name in FUNCTIONS {
+        server.scale(name, 0).await;
+    }
+    for name in FUNCTIONS {
+        server.wait_available(name, 0).await;
+    }
+    let shown = get_json(server, "/function/productpage?ratings=ratings-redis").await;
+    assert_eq!(shown["missing"], json!({}), "{}", server.log());
+    assert_eq!(shown["details"]["author"], "Mary Shelley");
+}
+
 /// The page without the functions that it needs.
 async fn check_missing_parts(server: &TestServer) {
     let page = "/function/productpage?ratings=ratings-redis";
@@ -196,5 +217,6 @@ async fn ratings_are_kept_and_failures_are_named() {
     assert!(deployed.status.success(), "{deployed:?}");
     check_ratings(&server).await;
     check_refusals(&server).await;
+    check_wake(&server).await;
     check_missing_parts(&server).await;
 }
