@@ -10,6 +10,7 @@ mod autoscaling;
 mod backup;
 mod bad_input;
 mod balance;
+mod bookinfo;
 mod canaries;
 mod coap;
 mod cpu;

@@ -21,4 +21,4 @@ mod restarts;
 mod scripted_peer;
 mod source_away;
 mod take_over;
-mod two_machines;
+pub(crate) mod two_machines;

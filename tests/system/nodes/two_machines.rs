@@ -1,4 +1,4 @@
-//! The page for a user's first two machines, run as it stands.
+//! Pages with commands for two machines, run as they stand.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,9 +7,12 @@ use std::process::{Child, Command, Output, Stdio};
 
 use nearpath_testkit::lab::{LabNode, LinkConditions, NetworkLab};
 use nearpath_testkit::{eventually_blocking, need_root, program, skip};
+use serde_json::Value;
+
+use crate::bookinfo;
 
 const PAGE: &str = include_str!("../../../docs/guide/two-machines.md");
-/// Programs that the page uses, from Debian.
+/// Programs that the pages use, from Debian.
 const PROGRAMS: [&str; 5] = ["rsync", "curl", "unshare", "nsenter", "ip"];
 
 /// Runs a command with its own `/etc`, `/var/lib`, `/srv` and `/root`, so the page changes nothing of this
@@ -45,19 +48,21 @@ enum PageBlock<'a> {
 }
 
 fn blocks_of(page: &str) -> Vec<PageBlock<'_>> {
-    let mut blocks = Vec::new();
+    let block = |(kind, text): (&str, _)| match kind {
+        "sh" => {
+            let machine = str::strip_prefix(text, "# on ").unwrap().chars().next();
+            PageBlock::Commands(machine.unwrap(), text)
+        }
+        _ => PageBlock::Output(text),
+    };
+    fenced_blocks(page).map(block).collect()
+}
+
+/// Kinds and contents of a page's blocks.
+pub(crate) fn fenced_blocks(page: &str) -> impl Iterator<Item = (&str, &str)> {
     // Text and blocks alternate.
-    for block in page.split("```").skip(1).step_by(2) {
-        let (kind, text) = block.split_once('\n').unwrap();
-        blocks.push(match kind {
-            "sh" => {
-                let machine = text.strip_prefix("# on ").unwrap().chars().next();
-                PageBlock::Commands(machine.unwrap(), text)
-            }
-            _ => PageBlock::Output(text),
-        });
-    }
-    blocks
+    let blocks = page.split("```").skip(1).step_by(2);
+    blocks.map(|block| block.split_once('\n').unwrap())
 }
 
 struct PageMachine {
@@ -146,43 +151,84 @@ impl PageMachines {
             String::from_utf8_lossy(&self.run(machine, text).stdout) == expected
         });
     }
+
+    /// Runs all blocks, and returns the nodes, which go on.
+    fn run_page(&self, page: &str) -> Vec<Child> {
+        let (blocks, mut nodes, mut outputs) = (blocks_of(page), Vec::new(), 0);
+        for (at, block) in blocks.iter().enumerate() {
+            let PageBlock::Commands(machine, text) = *block else {
+                continue;
+            };
+            match blocks.get(at + 1) {
+                // It serves until SIGTERM, so its end is not waited for.
+                _ if text.contains("\nnearpath node ") => nodes.push(self.spawn(machine, text)),
+                Some(PageBlock::Output(expected)) => {
+                    self.run_until(machine, text, expected);
+                    outputs += 1;
+                }
+                _ => {
+                    let output = self.run(machine, text);
+                    assert!(output.status.success(), "{text}: {output:?}");
+                }
+            }
+        }
+        assert!(nodes.len() == 2 && outputs > 0, "the page has changed");
+        nodes
+    }
+}
+
+fn end_nodes(nodes: Vec<Child>) {
+    for mut node in nodes {
+        let pid = rustix::process::Pid::from_child(&node);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(node.wait().unwrap().success());
+    }
+}
+
+/// Returns a program that the pages use and that is missing.
+fn missing_program() -> Option<&'static str> {
+    let is_missing = |name: &&str| {
+        let found = Command::new("sh")
+            .args(["-c", &format!("command -v {name}")])
+            .stdout(Stdio::null())
+            .status();
+        !found.unwrap().success()
+    };
+    PROGRAMS.into_iter().find(is_missing)
 }
 
 #[test]
 fn the_page_works_as_it_stands() {
     need_root!();
-    for name in PROGRAMS {
-        let found = Command::new("sh")
-            .args(["-c", &format!("command -v {name}")])
-            .stdout(Stdio::null())
-            .status();
-        if !found.unwrap().success() {
-            skip!("{name} is missing: make setup");
-        }
+    if let Some(name) = missing_program() {
+        skip!("{name} is missing: make setup");
     }
     let page = PageMachines::new();
-    let (blocks, mut nodes, mut outputs) = (blocks_of(PAGE), Vec::new(), 0);
-    for (at, block) in blocks.iter().enumerate() {
-        let PageBlock::Commands(machine, text) = *block else {
-            continue;
-        };
-        match blocks.get(at + 1) {
-            // It serves until SIGTERM, so its end is not waited for.
-            _ if text.contains("\nnearpath node ") => nodes.push(page.spawn(machine, text)),
-            Some(PageBlock::Output(expected)) => {
-                page.run_until(machine, text, expected);
-                outputs += 1;
-            }
-            _ => {
-                let output = page.run(machine, text);
-                assert!(output.status.success(), "{text}: {output:?}");
-            }
-        }
+    end_nodes(page.run_page(PAGE));
+}
+
+/// The second half of the page of examples/bookinfo.
+#[test]
+fn the_page_of_bookinfo_works_as_it_stands() {
+    need_root!();
+    if let Some(name) = missing_program() {
+        skip!("{name} is missing: make setup");
     }
-    assert!(nodes.len() == 2 && outputs > 0, "the page has changed");
-    for node in &mut nodes {
-        let pid = rustix::process::Pid::from_child(node);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        assert!(node.wait().unwrap().success());
+    let page = PageMachines::new();
+    // Commands of a page start in the home folder of `root`.
+    if let Err(why) = bookinfo::build_example(&page.machines[0].root.join("root")) {
+        skip!("{why}");
     }
+    let (_, commands) = bookinfo::page_parts();
+    let nodes = page.run_page(commands);
+    let paths = page.run('a', "nearpath paths details --json").stdout;
+    let paths: Value = serde_json::from_slice(&paths).unwrap();
+    let is_across = |row: &Value| {
+        let instance = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        row["caller"] == "productpage.openfaas-fn"
+            && instance("callerInstance").starts_with("a/")
+            && instance("calleeInstance").starts_with("b/")
+    };
+    assert!(paths.as_array().unwrap().iter().any(is_across), "{paths}");
+    end_nodes(nodes);
 }

@@ -1,0 +1,3 @@
+module details
+
+go 1.22
