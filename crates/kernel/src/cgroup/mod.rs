@@ -5,6 +5,7 @@
 //! outlive a killed node, so the next node of that name sweeps them at its start. See the kernel's
 //! `admin-guide/cgroup-v2.rst` and `cgroup-v1/`.
 
+mod freezing;
 mod hierarchy;
 mod limits;
 mod removal;
@@ -21,6 +22,8 @@ use std::time::Duration;
 
 use nearpath_types::InstanceId;
 
+use freezing::FreezerGroup;
+pub use freezing::has_swap;
 use hierarchy::CgroupHierarchy;
 pub(crate) use hierarchy::own_unified_group;
 pub use hierarchy::{CgroupController, CgroupVersion};
@@ -44,6 +47,7 @@ pub struct NodeCgroups {
 #[derive(Debug)]
 pub struct InstanceCgroup {
     folders: Vec<(Arc<CgroupHierarchy>, PathBuf)>,
+    freezer: Option<FreezerGroup>,
 }
 
 impl NodeCgroups {
@@ -132,6 +136,7 @@ impl NodeCgroups {
     ) -> io::Result<InstanceCgroup> {
         let mut cgroup = InstanceCgroup {
             folders: Vec::new(),
+            freezer: None,
         };
         for hierarchy in &self.hierarchies {
             let folder = hierarchy.folder.join(instance.to_string());
@@ -260,9 +265,11 @@ impl InstanceCgroup {
     }
 
     fn remove_folders(&mut self) -> io::Result<()> {
-        std::mem::take(&mut self.folders)
+        let removed = std::mem::take(&mut self.folders)
             .iter()
-            .try_for_each(|(_, folder)| removal::remove_group(folder).map(drop))
+            .try_for_each(|(_, folder)| removal::remove_group(folder).map(drop));
+        self.remove_freezer();
+        removed
     }
 }
 

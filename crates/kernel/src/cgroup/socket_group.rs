@@ -43,10 +43,8 @@ impl SocketGroup {
         let folder = zygote_folder(&cgroups.node)?;
         match fs::create_dir(&folder) {
             // An earlier run of this node may have left it.
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(with_path(&folder, error));
-            }
-            _ => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => remove_children(&folder),
+            created => created.map_err(|error| with_path(&folder, error))?,
         }
         // Not a domain: this process may have threaded groups beside it, and the kernel allows only one
         // kind below a group that is not the root (cgroup-v2.rst, "Threads").
@@ -78,6 +76,7 @@ pub(super) fn remove_zygote_group(node: &str) {
     let Ok(folder) = zygote_folder(node) else {
         return; // no unified hierarchy
     };
+    remove_children(&folder);
     let deadline = Instant::now() + REMOVE_TIMEOUT;
     loop {
         match fs::remove_dir(&folder) {
@@ -93,6 +92,26 @@ pub(super) fn remove_zygote_group(node: &str) {
             _ => return,
         }
     }
+}
+
+/// Removes a group below that of the zygote, whose processes have ended.
+pub(super) fn remove_child(folder: &Path) {
+    let deadline = Instant::now() + REMOVE_TIMEOUT;
+    // A group becomes empty some instructions after its last process has ended.
+    while let Err(error) = fs::remove_dir(folder) {
+        if error.kind() != io::ErrorKind::ResourceBusy || Instant::now() > deadline {
+            return;
+        }
+        kill_members(folder);
+        std::thread::sleep(RETRY_INTERVAL);
+    }
+}
+
+/// Removes the groups of frozen instances.
+fn remove_children(folder: &Path) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let children = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    children.for_each(|child| remove_child(&child.path()));
 }
 
 /// Kills the processes inside. A threaded group lists threads only.

@@ -11,6 +11,7 @@ mod flow_cuts;
 mod forwarder;
 mod forwarder_guard;
 mod frames;
+mod freezing;
 mod loopback_redirect;
 mod node_death;
 mod sandbox;
