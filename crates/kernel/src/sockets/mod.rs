@@ -3,6 +3,7 @@
 
 mod flow_info;
 mod initial_window;
+mod instance_connections;
 mod min_hop_limit;
 mod options;
 mod peer_lock;
@@ -12,6 +13,7 @@ mod socket_dump;
 
 pub use flow_info::{TcpFlowInfo, tcp_flow_info};
 pub use initial_window::{InitialWindow, set_initial_window};
+pub use instance_connections::has_calls;
 pub use min_hop_limit::{set_min_hop_count, set_min_ttl};
 pub(crate) use options::unreported_options;
 pub use options::{OptionChange, SocketOptions};

@@ -24,6 +24,11 @@ const SK_DIAG_BPF_STORAGE: u16 = 1;
 const SK_DIAG_BPF_STORAGE_MAP_VALUE: u16 = 3;
 /// Position of `struct inet_diag_sockid` in a message: ports, addresses, device and cookie.
 const ID_RANGE: std::ops::Range<usize> = HEADER_LEN + 4..HEADER_LEN + 52;
+/// Position of `idiag_uid` of `struct inet_diag_msg`.
+const UID_RANGE: std::ops::Range<usize> = HEADER_LEN + 64..HEADER_LEN + 68;
+/// Positions in `struct inet_diag_sockid`: the own port and address.
+const LOCAL_PORT_RANGE: std::ops::Range<usize> = 0..2;
+const LOCAL_ADDRESS_RANGE: std::ops::Range<usize> = 4..20;
 /// Positions in that structure: the peer's port, and its address.
 const PEER_PORT_RANGE: std::ops::Range<usize> = 2..4;
 const PEER_ADDRESS_RANGE: std::ops::Range<usize> = 20..36;
@@ -56,6 +61,8 @@ pub(crate) struct DumpedSocket {
     family: u8,
     /// `struct inet_diag_sockid`, as the kernel wrote it.
     id: [u8; 48],
+    /// User that made it.
+    pub(crate) uid: u32,
     /// `SO_MARK`.
     pub(crate) mark: u32,
     /// Value that programs stored with it in the map of the dump. The kernel lists it for TCP only.
@@ -79,6 +86,20 @@ impl SocketDump {
                 self.0.send(&encode_dump(family, protocol, map), 0)?;
                 self.receive_dump(protocol, &mut found)?;
             }
+        }
+        Ok(found)
+    }
+
+    /// Lists the connected sockets of a protocol, without what programs stored with them.
+    pub(crate) fn list_plain(&self, protocol: SocketProtocol) -> io::Result<Vec<DumpedSocket>> {
+        let mut found = Vec::new();
+        for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
+            let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
+            let mut request = encode_header(REQUEST_LEN, SOCK_DIAG_BY_FAMILY, flags);
+            request.extend(encode_selection(family, protocol));
+            request.extend([0; 48]); // sockets with any addresses
+            self.0.send(&request, 0)?;
+            self.receive_dump(protocol, &mut found)?;
         }
         Ok(found)
     }
@@ -132,6 +153,7 @@ impl DumpedSocket {
             protocol,
             family: *message.get(HEADER_LEN)?,
             id: message.get(ID_RANGE)?.try_into().ok()?,
+            uid: u32::from_ne_bytes(message.get(UID_RANGE)?.try_into().ok()?),
             mark: mark.map_or(0, |mark| u32::from_ne_bytes(*mark)),
             stored: stored.map(<[u8]>::to_vec),
         })
@@ -147,14 +169,41 @@ impl DumpedSocket {
             protocol,
             family: libc::AF_INET as u8,
             id,
+            uid: 0,
             mark: 0,
             stored: None,
         }
     }
 
+    /// Sets its own address, for tests.
+    #[cfg(test)]
+    pub(crate) fn set_local(&mut self, local: std::net::SocketAddrV4) {
+        self.id[LOCAL_PORT_RANGE].copy_from_slice(&local.port().to_be_bytes());
+        self.id[LOCAL_ADDRESS_RANGE][..4].copy_from_slice(&local.ip().octets());
+    }
+
     /// Returns the peer's address if it is one of IPv4, also as a mapped one.
     pub(crate) fn ipv4_peer(&self) -> Option<Ipv4Addr> {
-        let octets: [u8; 16] = self.id[PEER_ADDRESS_RANGE].try_into().ok()?;
+        self.ipv4_at(PEER_ADDRESS_RANGE)
+    }
+
+    /// Returns its own address if it is one of IPv4, also as a mapped one.
+    pub(crate) fn ipv4_local(&self) -> Option<Ipv4Addr> {
+        self.ipv4_at(LOCAL_ADDRESS_RANGE)
+    }
+
+    /// Returns its own port.
+    pub(crate) fn local_port(&self) -> u16 {
+        u16::from_be_bytes([self.id[0], self.id[1]])
+    }
+
+    /// Returns the peer's port.
+    pub(crate) fn peer_port(&self) -> u16 {
+        u16::from_be_bytes([self.id[2], self.id[3]])
+    }
+
+    fn ipv4_at(&self, range: std::ops::Range<usize>) -> Option<Ipv4Addr> {
+        let octets: [u8; 16] = self.id[range].try_into().ok()?;
         if self.family == libc::AF_INET as u8 {
             let [a, b, c, d, ..] = octets;
             return Some([a, b, c, d].into());

@@ -11,7 +11,7 @@ use aya::maps::Map;
 use nearpath_types::Eip;
 
 use super::rows::{self, AddressPair, NetworksRow, encode_address};
-use super::{SwitchMaps, VirtualSwitch};
+use super::{SwitchMaps, VirtualSwitch, map_result};
 use crate::namespace::run_in_netns;
 use crate::sockets::{DumpedSocket, SocketDump, SocketProtocol};
 
@@ -48,6 +48,19 @@ impl VirtualSwitch {
         }
         self.cut_flows.fetch_add(cut as u64, Ordering::Relaxed); // orders nothing
         Ok(cut)
+    }
+
+    /// Ends the TCP connections of other instances to one, except those to `watchdog`, a port at its address:
+    /// nobody will answer them. Connections that it has made itself go on. Returns how many have ended.
+    ///
+    /// # Errors
+    /// As [`Self::cut_undeclared_flows`].
+    pub fn cut_accepted(&self, netns: impl AsFd, eip: Eip, watchdog: u16) -> io::Result<usize> {
+        let sockets = run_in_netns(netns, SocketDump::open)?;
+        let networks = map_result(self.lock().networks.get(&0, 0))?;
+        let mut listed = sockets.list(self.flows_map()?)?;
+        listed.retain(|socket| is_accepted(socket, eip, &networks, watchdog));
+        destroy_all(&sockets, &listed)
     }
 
     /// Returns how many flows were cut since the switch was attached.
@@ -93,6 +106,18 @@ impl FlowPolicy for SwitchMaps {
 
 fn is_virtual(networks: &NetworksRow, address: u32) -> bool {
     address & networks[1] == networks[0]
+}
+
+/// Returns whether another instance, or the node for it, has connected to a port of an instance.
+fn is_accepted(socket: &DumpedSocket, eip: Eip, networks: &NetworksRow, watchdog: u16) -> bool {
+    let is_instance = |peer| encode_address(peer) & networks[3] == networks[2];
+    // What it has made itself has a flow, or leads to the gateway's port.
+    socket.protocol == SocketProtocol::Tcp
+        && socket.stored.is_none()
+        && socket.ipv4_local() == Some(eip.0)
+        && socket.ipv4_peer().is_some_and(is_instance)
+        && socket.local_port() != watchdog
+        && socket.peer_port() != watchdog
 }
 
 /// Returns whether no edge permits a socket of an instance, given by function and eIP.
@@ -213,6 +238,52 @@ mod tests {
         ] {
             assert_eq!(is_cut(&udp(peer, mark)), cut, "{peer:?} {mark}");
         }
+    }
+
+    #[test]
+    fn connections_that_others_made_are_accepted_ones() {
+        let networks = [
+            0,
+            0,
+            encode_address([10, 62, 0, 0].into()),
+            encode_address([255, 255, 0, 0].into()),
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ];
+        let accepted = |local: &str, peer: &str, stored: Option<Vec<u8>>| {
+            let peer = peer.parse().unwrap();
+            let mut socket = DumpedSocket::with_peer(SocketProtocol::Tcp, peer);
+            socket.set_local(local.parse().unwrap());
+            socket.stored = stored;
+            is_accepted(&socket, Eip(INSTANCE.into()), &networks, 8080)
+        };
+        assert!(accepted("10.62.0.2:6379", "10.62.0.5:40000", None));
+        assert!(
+            accepted("10.62.0.2:6379", "10.62.0.1:40000", None),
+            "forwarded by the node"
+        );
+        assert!(
+            !accepted("10.62.0.2:8080", "10.62.0.1:40000", None),
+            "at its watchdog"
+        );
+        assert!(!accepted(
+            "10.62.0.2:40000",
+            "10.62.0.5:6379",
+            Some(vec![0; 48])
+        ));
+        assert!(
+            !accepted("10.62.0.2:40000", "10.62.0.1:8080", None),
+            "to the gateway"
+        );
+        assert!(
+            !accepted("10.62.0.2:40000", "10.61.0.2:5432", None),
+            "to a destination outside"
+        );
+        assert!(!accepted("127.0.0.1:6379", "127.0.0.1:40000", None));
     }
 
     #[test]

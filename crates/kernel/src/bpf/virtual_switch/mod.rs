@@ -355,7 +355,7 @@ fn attach_sock_create(loaded: &mut Ebpf, group: &File) -> io::Result<()> {
     attached.map(drop).map_err(|error| bpf_error(&error))
 }
 
-fn map_result(result: Result<(), MapError>) -> io::Result<()> {
+fn map_result<T>(result: Result<T, MapError>) -> io::Result<T> {
     result.map_err(|error| bpf_error(&error))
 }
 
