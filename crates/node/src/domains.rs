@@ -295,6 +295,14 @@ impl DomainRegistry {
         .boxed()
     }
 
+    /// Lets calls to a withdrawn instance through memory go on.
+    pub(crate) fn readmit_instance(&self, instance: InstanceId) {
+        let domain = self.members.get(&instance);
+        if let Some(entry) = domain.and_then(|domain| self.entries.get(domain)) {
+            entry.hub.readmit_instance(instance);
+        }
+    }
+
     /// Removes an instance that is gone.
     pub(crate) fn remove_instance(&mut self, instance: InstanceId) {
         self.starting.remove(&instance);

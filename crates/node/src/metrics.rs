@@ -38,6 +38,7 @@ pub(crate) struct NodeMetrics {
     starts: Family<ResultLabels, Counter>,
     phases: Family<PhaseLabels, Histogram, fn() -> Histogram>,
     oom_kills: Family<FunctionLabels, Counter>,
+    thaws: Counter,
 }
 
 /// Instances by state.
@@ -78,6 +79,7 @@ impl NodeMetrics {
             starts: Family::default(),
             phases: Family::new_with_constructor(start_buckets),
             oom_kills: Family::default(),
+            thaws: Counter::default(),
         };
         registry.with(|r| {
             r.register(
@@ -95,6 +97,11 @@ impl NodeMetrics {
                 "Kills of instances' processes by the kernel for lack of memory; an instance's end counts once",
                 metrics.oom_kills.clone(),
             );
+            r.register(
+                "nearpath_instance_thaws",
+                "Frozen instances that were thawed for a wake-up",
+                metrics.thaws.clone(),
+            );
             let text = "Duration of the phases of instance starts";
             r.register(
                 "nearpath_instance_start_seconds",
@@ -110,6 +117,7 @@ impl NodeMetrics {
             InstanceState::Starting,
             InstanceState::Ready,
             InstanceState::Draining,
+            InstanceState::Frozen,
         ] {
             let labels = StateLabels {
                 state: state_label(state),
@@ -121,6 +129,10 @@ impl NodeMetrics {
     pub(crate) fn count_start(&self, succeeded: bool) {
         let result = if succeeded { "ready" } else { "failed" };
         self.starts.get_or_create(&ResultLabels { result }).inc();
+    }
+
+    pub(crate) fn count_thaw(&self) {
+        self.thaws.inc();
     }
 
     pub(crate) fn count_oom_kill(&self, function: &FunctionId) {
@@ -146,5 +158,6 @@ fn state_label(state: InstanceState) -> &'static str {
         InstanceState::Starting => "starting",
         InstanceState::Ready => "ready",
         InstanceState::Draining => "draining",
+        InstanceState::Frozen => "frozen",
     }
 }

@@ -22,6 +22,8 @@ pub enum InstanceState {
     Ready,
     /// Withdrawn: finishes open calls and may still call, but gets no new ones.
     Draining,
+    /// Withdrawn, and stopped as soon as it has no open calls; a wake-up lets it go on.
+    Frozen,
 }
 
 /// The machine of an instance, seen from the node whose snapshot names the instance.

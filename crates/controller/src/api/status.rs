@@ -75,6 +75,7 @@ fn instance_status(observed: &ObservedInstance) -> InstanceStatus {
         InstanceState::Starting => "starting",
         InstanceState::Ready => "ready",
         InstanceState::Draining => "draining",
+        InstanceState::Frozen => "frozen",
     };
     InstanceStatus {
         id: observed.id.to_string(),

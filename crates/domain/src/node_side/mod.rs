@@ -115,6 +115,7 @@ enum DomainCommand {
     Declare(Vec<(FunctionEdge, EdgeTerms)>),
     Admit(EndpointOwner, Option<WatchdogPid>, EndpointSocket),
     Withdraw(InstanceId, oneshot::Sender<()>),
+    Readmit(InstanceId),
     Remove(InstanceId),
     ReadEdges(oneshot::Sender<Vec<EdgeCounters>>),
     ReadUsage(oneshot::Sender<DomainUsage>),
@@ -222,6 +223,11 @@ impl DomainHandle {
         self.send_command(DomainCommand::Withdraw(instance, done));
         // An error means that the domain ended, and the open calls with it.
         let _ = quiet.await;
+    }
+
+    /// Lets calls to a withdrawn instance go on.
+    pub fn readmit_instance(&self, instance: InstanceId) {
+        self.send_command(DomainCommand::Readmit(instance));
     }
 
     /// Removes a dead instance: closes its sockets and treats its endpoints as dead.

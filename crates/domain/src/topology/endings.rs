@@ -47,6 +47,14 @@ impl DomainTopology {
         actions
     }
 
+    /// Lets calls to a withdrawn instance go on.
+    pub fn readmit_instance(&mut self, instance: InstanceId) -> Vec<TopologyAction> {
+        match self.withdrawn.remove(&instance) {
+            true => self.open_missing(),
+            false => Vec::new(),
+        }
+    }
+
     fn withdraw_channel(&mut self, channel: ChannelNumber) -> Vec<TopologyAction> {
         let Some(line) = self.channels.get_mut(&channel) else {
             return Vec::new();

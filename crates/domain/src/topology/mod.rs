@@ -260,7 +260,7 @@ impl DomainTopology {
     }
 
     /// Opens every wanted channel that does not exist. A draining one is waited for.
-    fn open_missing(&mut self) -> Vec<TopologyAction> {
+    pub(super) fn open_missing(&mut self) -> Vec<TopologyAction> {
         // Ending channels count, too: a pair has one channel at a time.
         let there: BTreeSet<(EndpointId, EndpointId)> = self
             .channels

@@ -26,8 +26,7 @@ const SK_DIAG_BPF_STORAGE_MAP_VALUE: u16 = 3;
 const ID_RANGE: std::ops::Range<usize> = HEADER_LEN + 4..HEADER_LEN + 52;
 /// Position of `idiag_uid` of `struct inet_diag_msg`.
 const UID_RANGE: std::ops::Range<usize> = HEADER_LEN + 64..HEADER_LEN + 68;
-/// Positions in `struct inet_diag_sockid`: the own port and address.
-const LOCAL_PORT_RANGE: std::ops::Range<usize> = 0..2;
+/// Position in `struct inet_diag_sockid`: the own address.
 const LOCAL_ADDRESS_RANGE: std::ops::Range<usize> = 4..20;
 /// Positions in that structure: the peer's port, and its address.
 const PEER_PORT_RANGE: std::ops::Range<usize> = 2..4;
@@ -178,7 +177,7 @@ impl DumpedSocket {
     /// Sets its own address, for tests.
     #[cfg(test)]
     pub(crate) fn set_local(&mut self, local: std::net::SocketAddrV4) {
-        self.id[LOCAL_PORT_RANGE].copy_from_slice(&local.port().to_be_bytes());
+        self.id[..2].copy_from_slice(&local.port().to_be_bytes());
         self.id[LOCAL_ADDRESS_RANGE][..4].copy_from_slice(&local.ip().octets());
     }
 

@@ -17,12 +17,14 @@ impl NodeAgent {
         let desired = desired.borrow_and_update().clone();
         let is_first = self.applied.is_none();
         let before = self.applied.take().unwrap_or_default();
+        let now = tokio::time::Instant::now().into_std();
         for change in desired.functions.changes_since(&before.functions) {
             let function = self.functions.entry(change.id.clone()).or_default();
             let policy = function.shared_policy();
             match change.after {
                 Some(desired) => {
-                    function.apply_desired(Arc::clone(desired), self.member_name.as_ref())
+                    let node = self.member_name.as_ref();
+                    function.apply_desired(Arc::clone(desired), node, now)
                 }
                 None => function.desired = None,
             }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use nearpath_types::policy::CallTransport;
 use nearpath_types::{
     DesiredFunction, FunctionPolicy, FunctionRoute, FunctionSpec, InstanceId, NodeName,
     StartFailure, StartFailureCause, VirtualAddress,
@@ -27,6 +28,8 @@ pub(super) struct FunctionState {
     last_failure: Option<String>,
     /// Its policy names other nodes only, so this one starts no instances.
     runs_elsewhere: bool,
+    /// Time since which no replicas are desired.
+    asleep_since: Option<Instant>,
 }
 
 /// Failure of a revision.
@@ -41,7 +44,12 @@ struct FailureRecord {
 impl FunctionState {
     /// Applies a new desired state. A new revision resets the back-off. `node` is this node, if there
     /// are others.
-    pub(super) fn apply_desired(&mut self, desired: Arc<DesiredFunction>, node: Option<&NodeName>) {
+    pub(super) fn apply_desired(
+        &mut self,
+        desired: Arc<DesiredFunction>,
+        node: Option<&NodeName>,
+        now: Instant,
+    ) {
         if self.desired.as_ref().map(|old| old.revision) != Some(desired.revision) {
             // Failures of the old revision say nothing about the new one.
             (self.backoff, self.failure, self.last_failure) = Default::default();
@@ -52,6 +60,10 @@ impl FunctionState {
         self.runs_elsewhere = node
             .zip(policy)
             .is_some_and(|(node, policy)| !policy.runs_on(node));
+        self.asleep_since = match desired.replicas {
+            0 => self.asleep_since.or(Some(now)),
+            _ => None,
+        };
         self.desired = Some(desired);
     }
 
@@ -82,6 +94,7 @@ impl FunctionState {
         self.record_failure(StartFailureCause::NotDeployable, None, &text);
     }
 
+    /// Returns the desired instances, none of them frozen.
     pub(super) fn desired_instances(&self) -> Option<DesiredInstances> {
         self.desired.as_ref().map(|desired| DesiredInstances {
             revision: desired.revision,
@@ -91,7 +104,19 @@ impl FunctionState {
             } else {
                 0
             },
+            frozen: 0,
         })
+    }
+
+    /// Returns the end of the time for which instances of the sleeping function are kept frozen, and their
+    /// number: as many as a wake-up starts. `None` if it does not sleep here, or keeps none.
+    pub(super) fn frozen_instances(&self) -> Option<(Instant, u32)> {
+        let policy = self.policy.as_ref()?;
+        // Callers with a transport of their own have connections that no snapshot ends.
+        let is_plain = matches!(policy.transport, CallTransport::Auto | CallTransport::Tcp);
+        let can_freeze = self.runs_here() && is_plain && !policy.frozen.is_zero();
+        let until = self.asleep_since?.checked_add(policy.frozen)?;
+        can_freeze.then_some((until, policy.scale_min))
     }
 
     /// Returns the last valid policy. A removed function keeps it for draining instances.

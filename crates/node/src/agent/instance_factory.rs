@@ -85,8 +85,8 @@ impl InstanceFactory {
         if has_identity {
             add_identity(&mut instance, &desired.spec, policy);
         }
-        let (record, order) = InstanceRecord::new_starting(allocation, desired, policy, now);
-        tokio::spawn(Lifecycle::new(instance, desired, self.context.clone()).run(order));
+        let (record, requests) = InstanceRecord::new_starting(allocation, desired, policy, now);
+        tokio::spawn(Lifecycle::new(instance, desired, self.context.clone()).run(requests));
         Ok(record)
     }
 

@@ -10,11 +10,11 @@ use nearpath_types::{
     DesiredFunction, FunctionId, FunctionPolicy, FunctionServer, InstanceId, InstanceLocality,
     InstanceRoute, InstanceState, ObservedInstance, Revision, StartPhase,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::allocations::InstanceAllocation;
 use crate::instance::chain;
-use crate::instance::lifecycle::StopRequest;
+use crate::instance::lifecycle::{InstanceRequests, SleepRequest, StopRequest};
 use crate::instance::notes::ServerNote;
 use crate::instance::variables;
 use crate::machine::{InstanceProcess, ProcessNetwork};
@@ -49,17 +49,20 @@ pub(super) struct InstanceRecord {
     pub(super) stop_timeout: Duration,
     /// Channel for the stop request; `None` once sent.
     pub(super) stop: Option<oneshot::Sender<StopRequest>>,
+    /// Channel for requests to freeze and to thaw.
+    pub(super) sleep: mpsc::UnboundedSender<SleepRequest>,
 }
 
 impl InstanceRecord {
-    /// Creates the record of a starting instance, and the receiver of its stop request.
+    /// Creates the record of a starting instance, and the receivers of its requests.
     pub(super) fn new_starting(
         allocation: InstanceAllocation,
         desired: &DesiredFunction,
         policy: &FunctionPolicy,
         started: Instant,
-    ) -> (Self, oneshot::Receiver<StopRequest>) {
-        let (stop, request) = oneshot::channel();
+    ) -> (Self, InstanceRequests) {
+        let (stop, stop_requests) = oneshot::channel();
+        let (sleep, sleep_requests) = mpsc::unbounded_channel();
         let record = Self {
             id: allocation.id,
             function: desired.spec.id(),
@@ -79,8 +82,13 @@ impl InstanceRecord {
             remark_lines: LogLimiter::default(),
             stop_timeout: variables::stop_timeout(&desired.spec, policy),
             stop: Some(stop),
+            sleep,
         };
-        (record, request)
+        let requests = InstanceRequests {
+            stop: stop_requests,
+            sleep: sleep_requests,
+        };
+        (record, requests)
     }
 
     pub(super) fn reconcile_view(&self) -> InstanceView {

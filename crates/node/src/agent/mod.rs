@@ -14,6 +14,7 @@ mod placed_groups;
 mod publisher;
 mod retry_queue;
 mod switch_rows;
+mod withdrawal;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -21,7 +22,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use futures_util::future::BoxFuture;
 use nearpath_kernel::bpf::LoopbackRedirect;
 use nearpath_types::egress::EgressPlacements;
 use nearpath_types::instance_label::label_instance;
@@ -36,16 +36,17 @@ use tokio::time::sleep_until;
 use crate::config::SettleHook;
 use crate::identity::DirectCallers;
 use crate::instance::ending::{EndReport, InstanceEnding};
-use crate::instance::lifecycle::{InstanceEvent, StopRequest};
+use crate::instance::lifecycle::InstanceEvent;
 use crate::instance::notes::ServerNote;
 use crate::metrics::NodeMetrics;
 use crate::placement::placer::{PLACEMENT_INTERVAL, Placer};
-use crate::reconcile::{self, ReconcileAction};
+use crate::reconcile::{self, DesiredInstances, ReconcileAction};
 use crate::virtual_switch::SwitchTable;
 use instance_record::{InstanceRecord, UsageMeter};
 use instance_table::InstanceTable;
 use publisher::FunctionStates;
 use retry_queue::RetryQueue;
+use withdrawal::WithdrawalPurpose;
 
 pub(crate) use allocations::Allocations;
 pub(crate) use instance_factory::{InstanceDefaults, InstanceFactory};
@@ -215,7 +216,7 @@ impl NodeAgent {
         // Only after the publication: the snapshot must show them as draining first.
         withdrawn
             .into_iter()
-            .for_each(|(id, was_ready)| self.request_stop(id, was_ready, version));
+            .for_each(|(id, purpose)| self.request_end(id, purpose, version));
         self.collect_artifacts(&changed);
         self.retries.next_time()
     }
@@ -224,13 +225,20 @@ impl NodeAgent {
         &mut self,
         id: &FunctionId,
         now: Instant,
-        withdrawn: &mut Vec<(InstanceId, bool)>,
+        withdrawn: &mut Vec<(InstanceId, WithdrawalPurpose)>,
     ) -> Option<Instant> {
         let function = self.functions.get(id)?;
+        let frozen = function
+            .frozen_instances()
+            .filter(|(until, _)| *until > now && self.factory.context.machine.can_freeze());
         let desired = function
             .desired_instances()
             // While the node stops nothing is desired, so that plans only withdraw.
-            .filter(|_| self.stopping.is_none());
+            .filter(|_| self.stopping.is_none())
+            .map(|desired| DesiredInstances {
+                frozen: frozen.map_or(0, |(_, count)| count),
+                ..desired
+            });
         let views: Vec<_> = self
             .instances
             .instances_of(id)
@@ -243,13 +251,23 @@ impl NodeAgent {
                 ReconcileAction::Start(count) => {
                     refused = !(0..count).all(|_| self.start_instance(id, now))
                 }
-                ReconcileAction::Withdraw(id) => withdrawn.extend(self.mark_draining(id)),
+                ReconcileAction::Freeze(id) => {
+                    self.set_state(id, InstanceState::Frozen);
+                    withdrawn.push((id, WithdrawalPurpose::Freeze));
+                }
+                ReconcileAction::Thaw(id) => self.thaw_instance(id),
+                ReconcileAction::Withdraw(id) => {
+                    let state = self.set_state(id, InstanceState::Draining);
+                    let was_ready = state == Some(InstanceState::Ready);
+                    withdrawn.push((id, WithdrawalPurpose::Stop { was_ready }));
+                }
             }
         }
         match refused {
             // A refusal changed the back-off after planning.
             true => self.functions.get(id)?.backoff.retry_at(),
-            false => plan.retry_at,
+            // Frozen instances end at their time.
+            false => plan.retry_at.or(frozen.map(|(until, _)| until)),
         }
     }
 
@@ -284,46 +302,6 @@ impl NodeAgent {
                 false
             }
         }
-    }
-
-    /// Marks an instance as draining; returns whether it was ready.
-    fn mark_draining(&mut self, id: InstanceId) -> Option<(InstanceId, bool)> {
-        let record = self.instances.get_mut(id)?;
-        let state = std::mem::replace(&mut record.state, InstanceState::Draining);
-        Some((id, state == InstanceState::Ready))
-    }
-
-    /// Asks an instance to stop. One that was never ready is unknown to the gateway, so nothing has
-    /// to settle.
-    fn request_stop(&mut self, id: InstanceId, was_ready: bool, version: u64) {
-        let Some(record) = self.instances.get_mut(id) else {
-            return;
-        };
-        let Some(stop) = record.stop.take() else {
-            return;
-        };
-        let limit = record.stop_timeout;
-        let withdrawn = match was_ready {
-            true => self.wait_withdrawn(id, version),
-            false => Box::pin(std::future::ready(())),
-        };
-        let _ = stop.send(StopRequest {
-            withdrawn,
-            timeout: limit,
-        }); // the instance may just have ended
-    }
-
-    /// Waits until neither the gateway nor an endpoint in memory has a call on its way to an
-    /// instance.
-    fn wait_withdrawn(&self, id: InstanceId, version: u64) -> BoxFuture<'static, ()> {
-        let (gateway_settled, domain_withdrawn) = (
-            self.settle.wait_settled(version, id),
-            self.factory.domains.withdraw_instance(id),
-        );
-        Box::pin(async move {
-            gateway_settled.await;
-            domain_withdrawn.await;
-        })
     }
 
     fn handle_command(
@@ -381,6 +359,8 @@ impl NodeAgent {
                 }
             }
             InstanceEvent::Remark(id, text) => self.handle_remark(id, &text),
+            InstanceEvent::Thawed(id) => self.handle_thawed(id),
+            InstanceEvent::NotFrozen(id) => drop(self.set_state(id, InstanceState::Draining)),
             InstanceEvent::Exited(id) => {
                 if let Some(record) = self.instances.get_mut(id) {
                     // Routes leave it out from the next publication on, before its cleanup ends.

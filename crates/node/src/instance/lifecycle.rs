@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 use super::InstanceTask;
 use super::ending::{EndEvidence, EndReport, InstanceEnding, memory_cause};
 use super::notes::{InstanceNote, NoteReader, ServerNote};
+use super::sleep::{SETTLE_TIMEOUT, SleepState, freeze_idle};
 use super::variables;
 use crate::artifact::{ArtifactKey, ArtifactStore};
 use crate::gateway_threads::GatewayThreads;
@@ -30,9 +31,6 @@ use crate::machine::{
 const DRAIN_OUTPUT_GRACE: Duration = Duration::from_millis(500);
 /// Maximum time for an instance to end after it reported a failure.
 const FAILED_GRACE: Duration = Duration::from_secs(3);
-
-/// Maximum wait for the gateway to release an instance.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Prefix of the node's own lines in a function's log.
 const NODE_PREFIX: &str = "nearpath: ";
@@ -60,6 +58,10 @@ pub enum InstanceEvent {
     OomKill(InstanceId),
     /// The instance goes on, but something is wrong with it; for the administrator.
     Remark(InstanceId, String),
+    /// It was frozen, and goes on.
+    Thawed(InstanceId),
+    /// It was not frozen, because its calls did not end or the kernel refused: it stops instead.
+    NotFrozen(InstanceId),
     /// Its processes have ended, so nothing answers. Cleanup follows, which may take a while.
     Exited(InstanceId),
     /// Nothing of the instance is left.
@@ -77,6 +79,8 @@ impl InstanceEvent {
             | Self::Ready(id)
             | Self::OomKill(id)
             | Self::Remark(id, _)
+            | Self::Thawed(id)
+            | Self::NotFrozen(id)
             | Self::Exited(id)
             | Self::Removed(id, _) => *id,
         }
@@ -89,6 +93,22 @@ pub struct StopRequest {
     pub withdrawn: BoxFuture<'static, ()>,
     /// Maximum time to stop after that.
     pub timeout: Duration,
+}
+
+/// A request of the agent to freeze or to thaw the instance.
+pub enum SleepRequest {
+    /// Freezes it when it has no calls any more. If that takes longer than its time to stop, it stops.
+    Freeze(StopRequest),
+    /// Lets it go on.
+    Thaw,
+}
+
+/// Requests of the agent to one instance.
+pub struct InstanceRequests {
+    /// Request to stop.
+    pub stop: oneshot::Receiver<StopRequest>,
+    /// Requests to freeze and to thaw.
+    pub sleep: mpsc::UnboundedReceiver<SleepRequest>,
 }
 
 /// State that all instances of a node share.
@@ -158,11 +178,11 @@ impl Lifecycle {
         }
     }
 
-    /// Runs the lifecycle. Dropping the sender of `stop` without a request ends the instance at
+    /// Runs the lifecycle. Dropping the sender of `requests.stop` without a request ends the instance at
     /// once.
-    pub async fn run(mut self, stop: oneshot::Receiver<StopRequest>) {
+    pub async fn run(mut self, requests: InstanceRequests) {
         let ending = match self.launch_instance().await {
-            Ok(launched) => self.serve_until_end(launched, stop).await,
+            Ok(launched) => self.serve_until_end(launched, requests).await,
             Err(ending) => ending,
         };
         self.send_event(InstanceEvent::Removed(self.spec.id, ending));
@@ -212,7 +232,7 @@ impl Lifecycle {
     async fn serve_until_end(
         &self,
         launched: StartedInstance,
-        stop: oneshot::Receiver<StopRequest>,
+        requests: InstanceRequests,
     ) -> InstanceEnding {
         let StartedInstance {
             pid,
@@ -245,7 +265,7 @@ impl Lifecycle {
             ))
         });
         let ending = match NoteReader::new(notes) {
-            Ok(notes) => self.watch_process(&*process, notes, stop, outputs).await,
+            Ok(notes) => self.watch_process(&process, notes, requests, outputs).await,
             Err(error) => {
                 process.kill();
                 process.wait_exit().await;
@@ -340,15 +360,16 @@ impl Lifecycle {
 
     async fn watch_process(
         &self,
-        process: &dyn InstanceProcess,
+        process: &Arc<dyn InstanceProcess>,
         mut notes: NoteReader,
-        mut stop: oneshot::Receiver<StopRequest>,
+        mut requests: InstanceRequests,
         outputs: OutputTasks,
     ) -> InstanceEnding {
         let (mut start, mut exited) = (StartProgress::default(), process.wait_exit());
         let outcome = self
-            .wait_for_outcome(process, &mut notes, &mut start, &mut exited, &mut stop)
+            .wait_for_outcome(process, &mut notes, &mut start, &mut exited, &mut requests)
             .await;
+        let process = &**process;
         let exit = match outcome {
             WatchOutcome::Exited(exit) => Some(exit),
             WatchOutcome::TooSlow => {
@@ -379,19 +400,20 @@ impl Lifecycle {
     /// Handles notes until something ends the instance.
     async fn wait_for_outcome(
         &self,
-        process: &dyn InstanceProcess,
+        process: &Arc<dyn InstanceProcess>,
         notes: &mut NoteReader,
         start: &mut StartProgress,
         exited: &mut BoxFuture<'_, ProcessExit>,
-        stop: &mut oneshot::Receiver<StopRequest>,
+        requests: &mut InstanceRequests,
     ) -> WatchOutcome {
         let mut deadline = pin!(sleep(self.start_timeout));
+        let mut sleep_state = SleepState::Settled;
         loop {
             tokio::select! {
                 // Notes first: a failure that was reported before the exit explains it.
                 biased;
                 note = notes.next_note(), if !start.is_closed => {
-                    if self.handle_note(note, start, process) {
+                    if self.handle_note(note, start, &**process) {
                         // The failure is known, so the rest of the start timeout is pointless.
                         deadline.as_mut().reset(tokio::time::Instant::now() + FAILED_GRACE);
                     }
@@ -399,8 +421,38 @@ impl Lifecycle {
                 // After the notes, and before a stop: an instance that died by itself is reported
                 // as such.
                 exit = &mut *exited => return WatchOutcome::Exited(exit),
-                request = &mut *stop => return WatchOutcome::StopRequested(request.ok()),
+                request = &mut requests.stop => return WatchOutcome::StopRequested(request.ok()),
+                Some(request) = requests.sleep.recv() => {
+                    sleep_state = self.handle_sleep_request(request, process);
+                }
+                // Not dropped by a request to thaw, which would leave it frozen.
+                idle = sleep_state.wait_idle() => {
+                    if let Err(request) = freeze_idle(process, idle).await {
+                        self.send_event(InstanceEvent::NotFrozen(self.spec.id));
+                        return WatchOutcome::StopRequested(Some(request));
+                    }
+                }
                 () = &mut deadline, if start.is_overdue() => return WatchOutcome::TooSlow,
+            }
+        }
+    }
+
+    /// Begins to freeze the instance, or lets it go on at once.
+    fn handle_sleep_request(
+        &self,
+        request: SleepRequest,
+        process: &Arc<dyn InstanceProcess>,
+    ) -> SleepState {
+        match request {
+            SleepRequest::Freeze(request) => {
+                SleepState::begin(process.clone(), self.spec.eip, request)
+            }
+            SleepRequest::Thaw => {
+                if let Err(error) = process.thaw() {
+                    self.log_remark(&format!("the instance cannot be thawed: {error}"));
+                }
+                self.send_event(InstanceEvent::Thawed(self.spec.id));
+                SleepState::Settled
             }
         }
     }
@@ -480,6 +532,8 @@ impl Lifecycle {
                 _ = &mut exited => return,
                 _ = timeout(SETTLE_TIMEOUT, withdrawn) => {}
             }
+            // A frozen process takes no signal but SIGKILL.
+            let _ = process.thaw();
             // The gateway has let go, so only open requests delay the end.
             process.terminate();
             if timeout(limit, &mut exited).await.is_ok() {

@@ -7,6 +7,7 @@ pub mod ending;
 mod instance_task;
 pub mod lifecycle;
 pub mod notes;
+mod sleep;
 pub mod variables;
 
 pub(crate) use instance_task::InstanceTask;

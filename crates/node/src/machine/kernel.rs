@@ -3,13 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use nearpath_egress::{AdmissionRequest, AdmittedInstance, EgressHandle};
 use nearpath_kernel::bpf::{
     DirectSocket, DirectSockets, LoopbackCounters, LoopbackRedirect, PermittedPeers,
@@ -23,26 +20,25 @@ use nearpath_kernel::sandbox::{
 };
 use nearpath_types::pool_status::PoolStatus;
 use nearpath_types::{Eip, FunctionId, VirtualAddress};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
-use tokio::io::unix::AsyncFd;
+use rustix::process::Pid;
 
 use super::client_tls::{TrustFiles, requires_tls};
-use super::instance_network::open_netns_of;
+use super::kernel_process::{KernelProcess, ProcessResources, ScratchDir};
 use super::loopback::LazyRedirect;
 use super::{
-    DISPATCH_PATH, DirectPathGuard, EgressAccess, InstanceLimits, InstanceMachine, InstanceProcess,
-    InstanceSpec, MachineSocket, ProcessExit, ProcessUsage, SocketPeers, StartedInstance, session,
+    DISPATCH_PATH, DirectPathGuard, EgressAccess, InstanceLimits, InstanceMachine, InstanceSpec,
+    MachineSocket, SocketPeers, StartedInstance,
 };
 use crate::config::DirectPorts;
-use crate::forwarding::{GatewayPermit, NodeForwarder};
+use crate::forwarding::NodeForwarder;
 use crate::instance::variables;
-use crate::virtual_switch::{InstancePermit, NodeSwitch, SwitchChange};
+use crate::virtual_switch::{NodeSwitch, SwitchChange};
 
 /// Starts instances as sandboxed processes of this machine.
 pub struct KernelMachine {
     launcher: InstanceLauncher,
     /// Dropped after the launcher: the zygote is inside.
-    _socket_group: Option<SocketGroup>,
+    socket_group: Option<SocketGroup>,
     cgroups: NodeCgroups,
     isolation: IsolationLevel,
     watchdog: PathBuf,
@@ -81,7 +77,7 @@ impl KernelMachine {
         let watchdog = watchdog.to_owned();
         Self {
             launcher,
-            _socket_group: None,
+            socket_group: None,
             cgroups,
             isolation,
             watchdog,
@@ -136,7 +132,7 @@ impl KernelMachine {
     /// Adds a virtual switch for the sockets of a group, in which the launcher's instances are.
     pub(crate) fn with_switch(self, group: SocketGroup, switch: Option<NodeSwitch>) -> Self {
         Self {
-            _socket_group: Some(group),
+            socket_group: Some(group),
             switch,
             ..self
         }
@@ -295,9 +291,11 @@ impl KernelMachine {
 
 impl InstanceMachine for KernelMachine {
     fn launch_instance(&self, spec: &InstanceSpec) -> io::Result<StartedInstance> {
-        let cgroup = self
+        let mut cgroup = self
             .cgroups
             .create_instance(spec.id, &kernel_limits(&spec.limits))?;
+        let zygote = self.socket_group.as_ref();
+        cgroup.set_zygote_group(zygote.and_then(SocketGroup::zygote_group));
         // Each guard removes its part again if a later step fails.
         let scratch = ScratchDir::create(&spec.tmp_dir, self.isolation)?;
         let permit = self.forwarder.as_ref().zip(spec.eip);
@@ -335,22 +333,16 @@ impl InstanceMachine for KernelMachine {
         if let Some((admission, inner_sockets)) = admission.as_ref().zip(inner_sockets) {
             admission.serve_inner_sockets(inner_sockets)?;
         }
-        let process = KernelProcess {
-            pid,
-            pidfd,
-            // Elsewhere the PID namespace ends with its first process (pid_namespaces(7)).
-            session: Pid::from_raw(pid as i32).filter(|_| self.isolation == IsolationLevel::None),
-            resources: Mutex::new(Some(ProcessResources {
-                cgroup,
-                _scratch: scratch,
-                _admitted: admission,
-                _permit: permit,
-                switch_permit,
-            })),
-            last_oom_kills: OnceLock::new(),
+        // Elsewhere the PID namespace ends with its first process (pid_namespaces(7)).
+        let session = Pid::from_raw(pid as i32).filter(|_| self.isolation == IsolationLevel::None);
+        let resources = ProcessResources {
+            cgroup,
+            _scratch: scratch,
+            _admitted: admission,
+            _permit: permit,
+            switch_permit,
         };
-        let process = Arc::new(process);
-        process.track_connections();
+        let process = KernelProcess::start((pid, pidfd), session, resources);
         Ok(StartedInstance {
             pid,
             stdout,
@@ -442,6 +434,11 @@ impl InstanceMachine for KernelMachine {
         self.isolation != IsolationLevel::None
     }
 
+    /// Needs the switch: without it, connections of others could not be ended.
+    fn can_freeze(&self) -> bool {
+        self.switch.is_some()
+    }
+
     /// Needs a forwarder: without one the hub carries no packets between instances.
     fn open_direct_path(&self, one: Eip, other: Eip) -> Option<DirectPathGuard> {
         let joined = self
@@ -501,173 +498,5 @@ fn kernel_limits(from: &InstanceLimits) -> KernelLimits {
         memory_bytes: from.memory,
         cpu_millis: from.cpu,
         pids: from.pids,
-    }
-}
-
-/// Replacement of a private `/tmp`; dropping it removes the folder.
-struct ScratchDir(Option<PathBuf>);
-
-impl ScratchDir {
-    fn create(path: &Path, isolation: IsolationLevel) -> io::Result<Self> {
-        // The sandbox mounts a private /tmp instead.
-        if isolation != IsolationLevel::None {
-            return Ok(Self(None));
-        }
-        std::fs::create_dir_all(path)?;
-        Ok(Self(Some(path.to_owned())))
-    }
-}
-
-impl Drop for ScratchDir {
-    fn drop(&mut self) {
-        if let Some(error) = self
-            .0
-            .take()
-            .and_then(|path| std::fs::remove_dir_all(path).err())
-        {
-            tracing::warn!(%error, "temporary folder could not be removed; the node's next start removes it");
-        }
-    }
-}
-
-struct ProcessResources {
-    cgroup: InstanceCgroup,
-    _scratch: ScratchDir,
-    // Dropped before the permit: its routes need the attached device.
-    _admitted: Option<AdmittedInstance>,
-    _permit: Option<GatewayPermit>,
-    switch_permit: Option<InstancePermit>,
-}
-
-struct KernelProcess {
-    pid: u32,
-    pidfd: OwnedFd,
-    /// Session of the watchdog, where no PID namespace ends with it.
-    session: Option<Pid>,
-    resources: Mutex<Option<ProcessResources>>,
-    /// Kills for lack of memory when the resources were released.
-    last_oom_kills: OnceLock<Option<u64>>,
-}
-
-impl KernelProcess {
-    /// Lets the virtual switch find its connections.
-    fn track_connections(self: &Arc<Self>) {
-        let resources = self.resources();
-        let permit = resources
-            .as_ref()
-            .and_then(|held| held.switch_permit.as_ref());
-        if let Some(permit) = permit {
-            let process: Weak<Self> = Arc::downgrade(self);
-            permit.track_process(process);
-        }
-    }
-
-    /// Sends a signal; an ended process needs none.
-    fn send_signal(&self, signal: Signal) {
-        // A pidfd, because a pid may name another process by now.
-        let _ = pidfd_send_signal(&self.pidfd, signal);
-    }
-
-    fn resources(&self) -> std::sync::MutexGuard<'_, Option<ProcessResources>> {
-        self.resources
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn wait_process(&self) -> io::Result<ProcessExit> {
-        #[expect(
-            deprecated,
-            reason = "its successor is unsafe for descriptors of unknown safety; this one is owned"
-        )]
-        // Readable once the process has ended: pidfd_open(2).
-        let ended = AsyncFd::new(self.pidfd.as_fd())?;
-        let _ = ended.readable().await?;
-        self.kill_session(); // while the zombie still holds its session id
-        // Reaping frees the pid, so nothing may signal it afterwards.
-        let Some(status) = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)? else {
-            return Ok(ProcessExit::Unknown);
-        };
-        let code = status.exit_status().map(ProcessExit::Code);
-        Ok(code
-            .or(status.terminating_signal().map(ProcessExit::Signal))
-            .unwrap_or(ProcessExit::Unknown))
-    }
-
-    /// Kills all processes of the watchdog's session. Each process of the tenant leads its own
-    /// group.
-    fn kill_session(&self) {
-        if let Some(session) = self.session {
-            session::kill_session(session);
-        }
-    }
-}
-
-impl InstanceProcess for KernelProcess {
-    fn terminate(&self) {
-        self.send_signal(Signal::TERM);
-    }
-
-    fn kill(&self) {
-        self.send_signal(Signal::KILL); // first, because the watchdog would restart what dies
-        self.kill_session();
-    }
-
-    fn wait_exit(&self) -> BoxFuture<'_, ProcessExit> {
-        self.wait_process()
-            .map(|exit| exit.unwrap_or(ProcessExit::Unknown))
-            .boxed()
-    }
-
-    fn read_usage(&self) -> Option<ProcessUsage> {
-        let usage = self.resources().as_ref()?.cgroup.read_usage().ok()?;
-        Some(ProcessUsage {
-            cpu_nanos: usage.cpu.as_nanos() as u64,
-            memory_bytes: usage.memory_bytes,
-        })
-    }
-
-    fn oom_kills(&self) -> Option<u64> {
-        match self.resources().as_ref() {
-            Some(resources) => resources.cgroup.oom_kills(),
-            None => self.last_oom_kills.get().copied().flatten(),
-        }
-    }
-
-    fn open_netns(&self) -> io::Result<Option<OwnedFd>> {
-        open_netns_of(self.pid, &self.pidfd)
-    }
-
-    fn open_server(&self, port: u16) -> io::Result<()> {
-        let resources = self.resources();
-        let permit = resources
-            .as_ref()
-            .and_then(|held| held.switch_permit.as_ref());
-        match permit.zip(self.open_netns()?) {
-            Some((permit, netns)) => permit.open_server(netns, port),
-            None => Ok(()),
-        }
-    }
-
-    fn cpu_time(&self) -> Option<Duration> {
-        self.resources().as_ref()?.cgroup.cpu_time()
-    }
-
-    fn move_threads(
-        &self,
-        all: &[usize],
-        from: Option<usize>,
-        to: Option<usize>,
-    ) -> io::Result<()> {
-        self.resources().as_ref().map_or(Ok(()), |resources| {
-            resources.cgroup.move_threads(all, from, to).map(drop)
-        })
-    }
-
-    fn release_resources(&self) {
-        // Lost calls ask for it after their instance's end.
-        let _ = self.last_oom_kills.set(self.oom_kills()); // a second release changes nothing
-        // without the lock: dropping may take seconds, and others read usage meanwhile
-        let resources = self.resources().take();
-        drop(resources);
     }
 }

@@ -7,6 +7,7 @@
 mod client_tls;
 mod instance_network;
 pub mod kernel;
+mod kernel_process;
 mod loopback;
 mod session;
 
@@ -193,6 +194,28 @@ pub trait InstanceProcess: Send + Sync + 'static {
     fn open_server(&self, _port: u16) -> io::Result<()> {
         Ok(())
     }
+    /// Returns whether callers have connections to it: the gateway, or others to its watchdog. Blocks.
+    ///
+    /// # Errors
+    /// Fails when it has ended.
+    fn has_calls(&self, _eip: Eip) -> io::Result<bool> {
+        Ok(false)
+    }
+    /// Stops all of its processes, until [`Self::thaw`]. Ends the connections of other instances, which
+    /// nobody would answer. Blocks.
+    ///
+    /// # Errors
+    /// Fails where [`InstanceMachine::can_freeze`] is false, and when they do not stop. They go on then.
+    fn freeze(&self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Lets its processes go on.
+    ///
+    /// # Errors
+    /// Fails when it has ended.
+    fn thaw(&self) -> io::Result<()> {
+        Ok(())
+    }
     /// Returns its CPU time; `None` without accounting. Cheaper than
     /// [`InstanceProcess::read_usage`].
     fn cpu_time(&self) -> Option<Duration> {
@@ -278,6 +301,11 @@ pub trait InstanceMachine: Send + Sync + 'static {
 
     /// Returns whether instances get a network of their own, hence an eIP.
     fn has_network(&self) -> bool;
+
+    /// Returns whether instances can be frozen here.
+    fn can_freeze(&self) -> bool {
+        false
+    }
 
     /// Returns the redirection of bytes to functions' own servers. Attaches it at the first use, and blocks
     /// for up to 2 s then.

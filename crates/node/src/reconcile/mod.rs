@@ -23,6 +23,8 @@ pub struct DesiredInstances {
     pub revision: Revision,
     /// Number of ready instances.
     pub replicas: u32,
+    /// Number of instances that stay frozen while no ready ones are wanted.
+    pub frozen: u32,
 }
 
 /// An existing instance.
@@ -41,6 +43,10 @@ pub struct InstanceView {
 pub enum ReconcileAction {
     /// Starts so many instances of the desired revision.
     Start(u32),
+    /// Publishes the instance as frozen, and stops its processes when it has no open calls.
+    Freeze(InstanceId),
+    /// Lets a frozen instance go on.
+    Thaw(InstanceId),
     /// Publishes the instance as draining, then asks it to stop.
     Withdraw(InstanceId),
 }
@@ -63,25 +69,60 @@ pub fn plan(
     now: Instant,
 ) -> ReconcilePlan {
     let Some(desired) = desired.filter(|desired| desired.replicas > 0) else {
-        return ReconcilePlan {
-            actions: withdraw_least_useful(usable_instances(instances).collect(), usize::MAX),
-            retry_at: None,
-        };
+        return plan_sleep(desired, usable_instances(instances).collect());
     };
     let (current, old): (Vec<_>, Vec<_>) =
         usable_instances(instances).partition(|one| one.revision == desired.revision);
+    let (frozen, mut current): (Vec<_>, Vec<_>) = current
+        .into_iter()
+        .partition(|one| one.state == InstanceState::Frozen);
     let wanted = desired.replicas as usize;
+    let missing = wanted.saturating_sub(current.len());
+    let (thawed, unneeded) = frozen.split_at(missing.min(frozen.len()));
+    let mut actions: Vec<_> = thawed
+        .iter()
+        .map(|one| ReconcileAction::Thaw(one.id))
+        .collect();
+    current.extend(thawed.iter().map(|one| InstanceView {
+        state: InstanceState::Starting,
+        ..*one
+    }));
     let mut plan = plan_starts(&current, wanted, backoff, now);
+    actions.append(&mut plan.actions);
+    plan.actions = actions;
     let excess = current.len().saturating_sub(wanted);
     // Scaling down needs no replacement, so it happens at once.
     plan.actions
         .extend(withdraw_least_useful(current.clone(), excess));
+    plan.actions
+        .extend(withdraw_least_useful(unneeded.to_vec(), usize::MAX));
     plan.actions.extend(plan_replacements(
         old,
         // Old ones serve until as many new ones are ready.
         wanted.saturating_sub(count_ready(&current)),
     ));
     plan
+}
+
+/// Plans the end of all instances, or that some of the desired revision are kept frozen. Those that have
+/// been ready for longest have the warmest caches.
+fn plan_sleep(desired: Option<DesiredInstances>, mut usable: Vec<InstanceView>) -> ReconcilePlan {
+    let is_kept = |one: &InstanceView| {
+        let can_freeze = matches!(one.state, InstanceState::Frozen | InstanceState::Ready);
+        can_freeze && desired.is_some_and(|desired| desired.revision == one.revision)
+    };
+    usable.sort_by_key(|one| (one.state != InstanceState::Frozen, one.id));
+    let (kept, mut others): (Vec<_>, Vec<_>) = usable.into_iter().partition(is_kept);
+    let count = desired.map_or(0, |desired| desired.frozen as usize);
+    let (kept, excess) = kept.split_at(count.min(kept.len()));
+    others.extend(excess);
+    let awake = kept.iter().filter(|one| one.state == InstanceState::Ready);
+    let mut actions: Vec<_> = awake.map(|one| ReconcileAction::Freeze(one.id)).collect();
+    actions.extend(withdraw_least_useful(others, usize::MAX));
+    ReconcilePlan {
+        actions,
+        retry_at: None,
+    }
 }
 
 fn usable_instances(instances: &[InstanceView]) -> impl Iterator<Item = InstanceView> {
@@ -147,7 +188,7 @@ fn withdraw_least_useful(mut from: Vec<InstanceView>, count: usize) -> Vec<Recon
 #[cfg(test)]
 mod tests {
     use super::*;
-    use InstanceState::{Draining, Ready, Starting};
+    use InstanceState::{Draining, Frozen, Ready, Starting};
 
     fn views(all: &[(u64, u64, InstanceState)]) -> Vec<InstanceView> {
         all.iter()
@@ -167,6 +208,7 @@ mod tests {
         let desired = DesiredInstances {
             revision: Revision(revision),
             replicas,
+            frozen: 0,
         };
         plan(
             Some(desired),
@@ -201,6 +243,58 @@ mod tests {
         ];
         assert_eq!(plan_actions(1, 2, &all), withdrawals(&[3, 4]));
         assert_eq!(plan_actions(1, 0, &all), withdrawals(&[3, 4, 2, 1]));
+    }
+
+    #[test]
+    fn sleeping_functions_keep_some_instances_frozen() {
+        let freeze = |frozen, all: &[(u64, u64, InstanceState)]| {
+            let desired = DesiredInstances {
+                revision: Revision(2),
+                replicas: 0,
+                frozen,
+            };
+            let (backoff, now) = (StartBackoff::default(), Instant::now());
+            plan(Some(desired), &views(all), &backoff, now).actions
+        };
+        let all = [
+            (1, 1, Ready),
+            (2, 2, Ready),
+            (3, 2, Ready),
+            (4, 2, Starting),
+        ];
+        let mut expected = vec![ReconcileAction::Freeze(InstanceId(2))];
+        expected.extend(withdrawals(&[4, 3, 1]));
+        assert_eq!(freeze(1, &all), expected);
+        // Nothing to do, more than wanted, and after the time for which they are kept.
+        assert_eq!(freeze(1, &[(2, 2, Frozen)]), []);
+        assert_eq!(
+            freeze(1, &[(2, 2, Ready), (3, 2, Frozen)]),
+            withdrawals(&[2])
+        );
+        assert_eq!(freeze(0, &[(2, 2, Frozen)]), withdrawals(&[2]));
+    }
+
+    #[test]
+    fn frozen_instances_are_thawed_before_others_start() {
+        let thaw = |id| ReconcileAction::Thaw(InstanceId(id));
+        let all = [(1, 1, Frozen), (2, 1, Frozen)];
+        assert_eq!(
+            plan_actions(1, 3, &all),
+            [thaw(1), thaw(2), ReconcileAction::Start(1)]
+        );
+        assert_eq!(
+            plan_actions(1, 1, &all),
+            [vec![thaw(1)], withdrawals(&[2])].concat()
+        );
+        assert_eq!(
+            plan_actions(1, 1, &[(1, 1, Frozen), (2, 1, Ready)]),
+            withdrawals(&[1])
+        );
+        // One of another revision is of no use.
+        assert_eq!(
+            plan_actions(2, 1, &[(1, 1, Frozen)]),
+            [vec![ReconcileAction::Start(1)], withdrawals(&[1])].concat()
+        );
     }
 
     #[test]
@@ -265,6 +359,7 @@ mod tests {
         let desired = DesiredInstances {
             revision: Revision(2),
             replicas: 2,
+            frozen: 0,
         };
         let all = views(&[(1, 1, Ready), (2, 1, Ready)]);
         assert_eq!(
@@ -280,6 +375,7 @@ mod tests {
             DesiredInstances {
                 revision: Revision(1),
                 replicas: 3,
+                frozen: 0,
             },
         );
         let mut backoff = StartBackoff::default();

@@ -16,7 +16,11 @@ use super::{
 
 #[derive(Debug, Clone)]
 enum SimStep {
-    Want { revision_step: u64, replicas: u32 },
+    Want {
+        revision_step: u64,
+        replicas: u32,
+        frozen: u32,
+    },
     Remove,
     Ready(usize),
     Fail(usize),
@@ -27,7 +31,7 @@ enum SimStep {
 
 fn any_step() -> impl Strategy<Value = SimStep> {
     prop_oneof![
-        1 => (0u64..2, 0u32..6).prop_map(|(revision_step, replicas)| SimStep::Want { revision_step, replicas }),
+        2 => (0u64..2, 0u32..6, 0u32..3).prop_map(|(revision_step, replicas, frozen)| SimStep::Want { revision_step, replicas, frozen }),
         1 => Just(SimStep::Remove),
         5 => any::<usize>().prop_map(SimStep::Ready),
         2 => any::<usize>().prop_map(SimStep::Fail),
@@ -72,7 +76,8 @@ impl SimNode {
             SimStep::Want {
                 revision_step,
                 replicas,
-            } => self.change_desired(revision_step, replicas),
+                frozen,
+            } => self.change_desired(revision_step, replicas, frozen),
             SimStep::Remove => self.want = None,
             SimStep::Ready(n) => self.make_ready(n),
             SimStep::Fail(n) => self.end_instance(n, InstanceState::Starting),
@@ -83,7 +88,7 @@ impl SimNode {
         self.carry_out_plan();
     }
 
-    fn change_desired(&mut self, revision_step: u64, replicas: u32) {
+    fn change_desired(&mut self, revision_step: u64, replicas: u32, frozen: u32) {
         self.revision.0 += revision_step;
         if revision_step > 0 {
             self.backoff = StartBackoff::default();
@@ -91,6 +96,7 @@ impl SimNode {
         self.want = Some(DesiredInstances {
             revision: self.revision,
             replicas,
+            frozen,
         });
     }
 
@@ -154,6 +160,7 @@ impl SimNode {
             .iter()
             .for_each(|action| self.apply_action(*action));
         let replicas = self.want.map_or(0, |want| want.replicas);
+        let frozen = self.most_frozen();
         assert!(
             self.count_in_state(InstanceState::Ready) >= before.min(replicas),
             "ready instances were withdrawn too early"
@@ -166,8 +173,9 @@ impl SimNode {
             of_new
                 .filter(|one| one.state != InstanceState::Draining)
                 .count() as u32
-                <= replicas
+                <= replicas + frozen
         );
+        assert!(self.count_in_state(InstanceState::Frozen) <= frozen);
         assert_eq!(
             self.current_plan().actions,
             [],
@@ -175,9 +183,27 @@ impl SimNode {
         );
     }
 
+    /// Number of instances that may be frozen.
+    fn most_frozen(&self) -> u32 {
+        let asleep = self.want.filter(|want| want.replicas == 0);
+        asleep.map_or(0, |want| want.frozen)
+    }
+
+    fn change_state(&mut self, id: InstanceId, from: InstanceState, to: InstanceState) {
+        let one = self.instances.get_mut(&id).expect("it exists");
+        assert_eq!(std::mem::replace(&mut one.state, to), from);
+    }
+
     fn apply_action(&mut self, action: ReconcileAction) {
         match action {
             ReconcileAction::Start(count) => (0..count).for_each(|_| self.start_instance()),
+            ReconcileAction::Freeze(id) => {
+                self.change_state(id, InstanceState::Ready, InstanceState::Frozen)
+            }
+            // It is ready again soon.
+            ReconcileAction::Thaw(id) => {
+                self.change_state(id, InstanceState::Frozen, InstanceState::Starting)
+            }
             ReconcileAction::Withdraw(id) => {
                 let one = self
                     .instances
@@ -233,16 +259,18 @@ proptest! {
         node.calm_down();
         let replicas = node.want.map_or(0, |want| want.replicas);
         prop_assert_eq!(node.count_in_state(InstanceState::Ready), replicas);
-        prop_assert_eq!(node.instances.len() as u32, replicas);
+        let frozen = node.count_in_state(InstanceState::Frozen);
+        prop_assert!(frozen <= node.most_frozen());
+        prop_assert_eq!(node.instances.len() as u32, replicas + frozen);
         prop_assert!(node.instances.values().all(|one| one.revision == node.revision));
     }
 
     #[test]
     fn a_failing_revision_leaves_the_old_one_serving(replicas in 1u32..6, failures in 1usize..20) {
         let mut node = SimNode::new();
-        node.apply_step(SimStep::Want { revision_step: 0, replicas });
+        node.apply_step(SimStep::Want { revision_step: 0, replicas, frozen: 0 });
         (0..replicas).for_each(|_| node.apply_step(SimStep::Ready(0)));
-        node.apply_step(SimStep::Want { revision_step: 1, replicas });
+        node.apply_step(SimStep::Want { revision_step: 1, replicas, frozen: 0 });
         for _ in 0..failures {
             node.apply_step(SimStep::Fail(0));
             node.apply_step(SimStep::Pass(MAX_RETRY_INTERVAL.as_millis() as u64));

@@ -16,6 +16,7 @@ use nearpath_types::{Eip, VirtualAddress};
 
 use super::flow_cutter::{FlowCutter, RequestCount, TrackedInstance};
 use super::switch_table::SwitchChange;
+use crate::instance::variables;
 use crate::machine::InstanceProcess;
 
 /// Length of the prefix of eIPs, and of virtual addresses.
@@ -203,6 +204,16 @@ impl InstancePermit {
     /// Fails when the kernel has no memory. Its calls take the gateway then.
     pub(crate) fn open_server(&self, netns: impl AsFd, port: u16) -> io::Result<()> {
         self.switch.0.switch.open_server(self.eip, netns, port)
+    }
+
+    /// Ends the connections of other instances to this one, except those to its watchdog.
+    ///
+    /// # Errors
+    /// Fails on a kernel without `CONFIG_INET_DIAG_DESTROY`.
+    pub(crate) fn cut_accepted(&self, netns: impl AsFd) -> io::Result<()> {
+        let switch = &self.switch.0.switch;
+        let cut = switch.cut_accepted(netns, self.eip, variables::WATCHDOG_PORT);
+        cut.map(drop)
     }
 
     /// Makes the process of the instance known, so that its connections can be cut.

@@ -18,6 +18,7 @@ const ANNOTATIONS: &[&str] = &[
     keys::CALLS,
     keys::CHAIN,
     keys::COLD_TIMEOUT,
+    keys::FROZEN,
     keys::DELIVERY,
     keys::EGRESS,
     keys::FIRST_BYTE_TIMEOUT,

@@ -46,6 +46,8 @@ pub const QUEUE: &str = "nearpath.io/queue";
 pub const QUEUE_TIMEOUT: &str = "nearpath.io/queue-timeout";
 /// Annotation: time limit of the wait for the first instance of a sleeping function.
 pub const COLD_TIMEOUT: &str = "nearpath.io/cold-timeout";
+/// Annotation: time for which instances of a sleeping function are kept frozen; 0: not at all.
+pub const FROZEN: &str = "nearpath.io/frozen";
 /// Annotation: time limit from the request's end to the response's first byte.
 pub const FIRST_BYTE_TIMEOUT: &str = "nearpath.io/first-byte-timeout";
 /// Annotation: time limit of silence inside a response or an upgraded connection.

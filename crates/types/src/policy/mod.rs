@@ -47,6 +47,9 @@ pub struct FunctionPolicy {
     pub queue_timeout: Duration,
     /// Longest wait for a sleeping function's first instance.
     pub cold_timeout: Duration,
+    /// Time for which a sleeping function's instances are kept frozen; zero: they end at once.
+    #[serde(default)]
+    pub frozen: Duration,
     /// See [`FIRST_BYTE_TIMEOUT`].
     pub first_byte_timeout: Duration,
     /// See [`IDLE_TIMEOUT`].
@@ -112,6 +115,7 @@ impl Default for FunctionPolicy {
             queue: 1_000,
             queue_timeout: Duration::from_secs(10),
             cold_timeout: Duration::from_secs(30),
+            frozen: Duration::ZERO,
             first_byte_timeout: Duration::from_secs(60),
             idle_timeout: Duration::from_secs(60),
             total_timeout: Duration::from_secs(60),
@@ -177,6 +181,7 @@ impl FunctionPolicy {
             queue: annotation(QUEUE).read_number(default.queue)?,
             queue_timeout: annotation(QUEUE_TIMEOUT).read_duration(default.queue_timeout)?,
             cold_timeout: annotation(COLD_TIMEOUT).read_duration(default.cold_timeout)?,
+            frozen: annotation(FROZEN).read_duration(default.frozen)?,
             first_byte_timeout: annotation(FIRST_BYTE_TIMEOUT)
                 .read_duration(default.first_byte_timeout)?,
             idle_timeout: annotation(IDLE_TIMEOUT).read_duration(default.idle_timeout)?,

@@ -162,6 +162,10 @@ impl DomainActor {
                 self.perform_actions(actions);
                 self.notify_if_empty(instance);
             }
+            DomainCommand::Readmit(instance) => {
+                let actions = self.topology.readmit_instance(instance);
+                self.perform_actions(actions);
+            }
             DomainCommand::Remove(instance) => self.remove_instance(instance),
             DomainCommand::ReadEdges(give) => drop(give.send(self.read_edges())),
             DomainCommand::ReadUsage(give) => drop(give.send(self.read_usage())),
