@@ -21,6 +21,7 @@ mod external_server;
 mod failover;
 mod folder_source;
 mod forwarding;
+mod freezing;
 mod grpc;
 mod http3;
 mod https_client;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nearpath_types::policy::ChainPlacement;
+use nearpath_types::policy::{ChainPlacement, FROZEN};
 use nearpath_types::{
     DesiredFunction, EgressSpec, Eip, FunctionMap, FunctionPolicy, FunctionSpec, InstanceResources,
     VirtualAddress, quantity,
@@ -84,6 +84,13 @@ impl InstanceFactory {
         self.add_local_gateway(&mut instance, policy, has_identity);
         if has_identity {
             add_identity(&mut instance, &desired.spec, policy);
+        }
+        if !policy.frozen.is_zero() && !self.context.machine.can_freeze() {
+            let text = format!(
+                "nearpath: {FROZEN} has no effect on this node: it needs virtual addresses; `nearpath doctor` explains why"
+            );
+            let logs = &self.context.logs;
+            logs.push_line(&instance.function, instance.id, text);
         }
         let (record, requests) = InstanceRecord::new_starting(allocation, desired, policy, now);
         tokio::spawn(Lifecycle::new(instance, desired, self.context.clone()).run(requests));
