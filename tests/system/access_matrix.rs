@@ -1,5 +1,5 @@
-//! The access matrix: instances reach their declared callees in every way, and nobody else in any, while edges
-//! of others change all the time, and while the source of the application is away.
+//! The access matrix: instances reach their declared callees in every way, and other instances in none, while
+//! edges change all the time, and while the source of the application is away.
 //!
 //! `make nightly` runs it at length: 300 requests for each pair and way, and 1,000 changes.
 
@@ -104,7 +104,6 @@ fn member(folder: &Path, name: &str, calls: &[&str]) -> Value {
     let mut function = http_function(folder, name, &body());
     let file = folder.join(format!("fn-{name}/server.py"));
     let source = std::fs::read_to_string(&file).unwrap();
-    // These listen before the port that shows readiness.
     std::fs::write(&file, format!("{ECHO_SERVERS}{source}")).unwrap();
     function["annotations"] =
         json!({ "nearpath.io/chain": CHAIN, "nearpath.io/calls": declared(name, calls) });

@@ -14,8 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::allocations::InstanceAllocation;
 use crate::instance::chain;
-use crate::instance::lifecycle::{InstanceRequests, SleepRequest, StopRequest};
 use crate::instance::notes::ServerNote;
+use crate::instance::requests::{InstanceRequests, SleepRequest, StopRequest};
 use crate::instance::variables;
 use crate::machine::{InstanceProcess, ProcessNetwork};
 use crate::reconcile::InstanceView;

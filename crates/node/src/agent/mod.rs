@@ -266,7 +266,6 @@ impl NodeAgent {
         match refused {
             // A refusal changed the back-off after planning.
             true => self.functions.get(id)?.backoff.retry_at(),
-            // Frozen instances end at their time.
             false => plan.retry_at.or(frozen.map(|(until, _)| until)),
         }
     }

@@ -4,7 +4,7 @@ use futures_util::future::BoxFuture;
 use nearpath_types::{InstanceId, InstanceState};
 
 use super::NodeAgent;
-use crate::instance::lifecycle::{SleepRequest, StopRequest};
+use crate::instance::requests::{SleepRequest, StopRequest};
 
 /// Purpose of taking an instance from its callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,6 @@ impl NodeAgent {
         let Some(record) = self.instances.get_mut(id) else {
             return;
         };
-        // In both cases, the instance may just have ended.
         match purpose {
             WithdrawalPurpose::Freeze => drop(record.sleep.send(SleepRequest::Freeze(request))),
             WithdrawalPurpose::Stop { .. } => {

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use nearpath_types::{DesiredFunction, InstanceAddr, InstanceId, StartFailureCause, StartPhase};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::InstanceTask;
 use super::ending::{EndEvidence, EndReport, InstanceEnding, memory_cause};
 use super::notes::{InstanceNote, NoteReader, ServerNote};
+use super::requests::{InstanceRequests, SleepRequest, StopRequest};
 use super::sleep::{SETTLE_TIMEOUT, SleepState, freeze_idle};
 use super::variables;
 use crate::artifact::{ArtifactKey, ArtifactStore};
@@ -85,30 +86,6 @@ impl InstanceEvent {
             | Self::Removed(id, _) => *id,
         }
     }
-}
-
-/// A request of the agent to stop.
-pub struct StopRequest {
-    /// Ends when no caller sends new requests any more.
-    pub withdrawn: BoxFuture<'static, ()>,
-    /// Maximum time to stop after that.
-    pub timeout: Duration,
-}
-
-/// A request of the agent to freeze or to thaw the instance.
-pub enum SleepRequest {
-    /// Freezes it when it has no calls any more. If that takes longer than its time to stop, it stops.
-    Freeze(StopRequest),
-    /// Lets it go on.
-    Thaw,
-}
-
-/// Requests of the agent to one instance.
-pub struct InstanceRequests {
-    /// Request to stop.
-    pub stop: oneshot::Receiver<StopRequest>,
-    /// Requests to freeze and to thaw.
-    pub sleep: mpsc::UnboundedReceiver<SleepRequest>,
 }
 
 /// State that all instances of a node share.

@@ -7,6 +7,7 @@ pub mod ending;
 mod instance_task;
 pub mod lifecycle;
 pub mod notes;
+pub mod requests;
 mod sleep;
 pub mod variables;
 

@@ -1,4 +1,4 @@
-//! Freezing an instance: it has to be idle, because a frozen one answers nobody.
+//! Freezing an instance: it has to be idle, because a frozen one gives no answers.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use nearpath_types::Eip;
 use tokio::time::{sleep, timeout};
 
-use super::lifecycle::StopRequest;
+use super::requests::StopRequest;
 use crate::machine::InstanceProcess;
 
 /// Maximum wait for the gateway to release an instance.

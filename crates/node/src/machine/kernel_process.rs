@@ -201,7 +201,6 @@ impl InstanceProcess for KernelProcess {
         let resources = self.resources();
         let resources = resources.as_ref().ok_or(io::ErrorKind::NotFound)?;
         resources.cgroup.freeze()?;
-        // Now that nobody can accept more.
         let cut = self.cut_accepted(resources);
         cut.inspect_err(|_| drop(resources.cgroup.thaw()))?;
         if has_swap() {

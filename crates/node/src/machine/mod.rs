@@ -202,7 +202,7 @@ pub trait InstanceProcess: Send + Sync + 'static {
         Ok(false)
     }
     /// Stops all of its processes, until [`Self::thaw`]. Ends the connections of other instances, which
-    /// nobody would answer. Blocks.
+    /// would get no answer. Blocks.
     ///
     /// # Errors
     /// Fails where [`InstanceMachine::can_freeze`] is false, and when they do not stop. They go on then.

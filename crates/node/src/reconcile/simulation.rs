@@ -160,7 +160,7 @@ impl SimNode {
             .iter()
             .for_each(|action| self.apply_action(*action));
         let replicas = self.want.map_or(0, |want| want.replicas);
-        let frozen = self.most_frozen();
+        let frozen = self.max_frozen();
         assert!(
             self.count_in_state(InstanceState::Ready) >= before.min(replicas),
             "ready instances were withdrawn too early"
@@ -184,7 +184,7 @@ impl SimNode {
     }
 
     /// Number of instances that may be frozen.
-    fn most_frozen(&self) -> u32 {
+    fn max_frozen(&self) -> u32 {
         let asleep = self.want.filter(|want| want.replicas == 0);
         asleep.map_or(0, |want| want.frozen)
     }
@@ -200,7 +200,6 @@ impl SimNode {
             ReconcileAction::Freeze(id) => {
                 self.change_state(id, InstanceState::Ready, InstanceState::Frozen)
             }
-            // It is ready again soon.
             ReconcileAction::Thaw(id) => {
                 self.change_state(id, InstanceState::Frozen, InstanceState::Starting)
             }
@@ -260,7 +259,7 @@ proptest! {
         let replicas = node.want.map_or(0, |want| want.replicas);
         prop_assert_eq!(node.count_in_state(InstanceState::Ready), replicas);
         let frozen = node.count_in_state(InstanceState::Frozen);
-        prop_assert!(frozen <= node.most_frozen());
+        prop_assert!(frozen <= node.max_frozen());
         prop_assert_eq!(node.instances.len() as u32, replicas + frozen);
         prop_assert!(node.instances.values().all(|one| one.revision == node.revision));
     }

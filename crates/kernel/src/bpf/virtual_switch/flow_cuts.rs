@@ -50,8 +50,8 @@ impl VirtualSwitch {
         Ok(cut)
     }
 
-    /// Ends the TCP connections of other instances to one, except those to `watchdog`, a port at its address:
-    /// nobody will answer them. Connections that it has made itself go on. Returns how many have ended.
+    /// Ends the TCP connections of other instances to one that is frozen, except those to `watchdog`, a port at
+    /// its address: they would get no answer. Connections that it has made itself go on. Returns how many have ended.
     ///
     /// # Errors
     /// As [`Self::cut_undeclared_flows`].
@@ -111,7 +111,7 @@ fn is_virtual(networks: &NetworksRow, address: u32) -> bool {
 /// Returns whether another instance, or the node for it, has connected to a port of an instance.
 fn is_accepted(socket: &DumpedSocket, eip: Eip, networks: &NetworksRow, watchdog: u16) -> bool {
     let is_instance = |peer| encode_address(peer) & networks[3] == networks[2];
-    // What it has made itself has a flow, or leads to the gateway's port.
+    // Its own connections have a flow, or lead to the gateway's port.
     socket.protocol == SocketProtocol::Tcp
         && socket.stored.is_none()
         && socket.ipv4_local() == Some(eip.0)
