@@ -59,3 +59,4 @@ pub use node::Node;
 pub use node_id::node_id;
 pub use run_lock::RunLock;
 pub use status::ConnectionTotals;
+pub use virtual_switch::remote::{AcceptedStream, RemoteStream, StreamHook};
