@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use nearpath_types::{FunctionPolicy, NodeName, NodeStreamRequest, PeerNode};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::dialer::DialedStream;
 use super::http_connection::{HttpConnection, PeerTarget, RequestError};
@@ -13,6 +13,9 @@ use super::query::PeerClient;
 use crate::peer_states::PeerStates;
 use crate::protocol::stream_path;
 use crate::stream_targets::stream_targets;
+
+/// Maximum wait for a node that runs a function, as for calls.
+const MAX_NODE_WAIT: Duration = Duration::from_secs(5);
 
 /// Open stream to a function on another node.
 pub struct PeerStream {
@@ -51,16 +54,12 @@ impl PeerClient {
         policy: &FunctionPolicy,
         limit: Duration,
     ) -> Result<PeerStream, StreamError> {
-        let mut failure = StreamError::NoNode(limit);
-        let opening = async {
-            let targets = self.wait_targets(request, policy).await;
-            failure = StreamError::Timeout(limit);
-            self.try_targets(request, targets).await
-        };
-        match timeout(limit, opening).await {
-            Ok(opened) => opened,
-            Err(_) => Err(failure),
-        }
+        let deadline = Instant::now() + limit;
+        let node_wait = limit.min(MAX_NODE_WAIT);
+        let targets = timeout(node_wait, self.wait_targets(request, policy)).await;
+        let targets = targets.map_err(|_| StreamError::NoNode(node_wait))?;
+        let opened = timeout_at(deadline, self.try_targets(request, targets)).await;
+        opened.unwrap_or(Err(StreamError::Timeout(limit)))
     }
 
     /// Waits until a node runs the callee.
