@@ -91,6 +91,7 @@ pub struct Node {
     direct_instances: watch::Receiver<Arc<DirectInstances>>,
     /// `None`: instances have no network of their own.
     stream_acceptor: Option<StreamAcceptor>,
+    pub(crate) stream_counts: StreamCounts,
 }
 
 impl Node {
@@ -168,7 +169,7 @@ impl Node {
         listener: Option<TcpListener>,
         registry: &MetricsRegistry,
     ) {
-        let counts = StreamCounts::default();
+        let counts = self.stream_counts.clone();
         remote::register_collector(counts.clone(), self.watch_snapshots(), registry);
         if let Some(listener) = listener {
             let proxy = WakeProxy::new(connector.clone(), streams, counts.clone());
@@ -293,6 +294,7 @@ impl Node {
             gateway_threads,
             direct_instances,
             stream_acceptor: None,
+            stream_counts: StreamCounts::default(),
         })
     }
 

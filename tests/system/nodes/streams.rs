@@ -91,14 +91,15 @@ pub(super) fn redis_entry(more: &str) -> String {
 fn write_stack(machines: &Machines, chains: &str) {
     let cart = function_entry("cart", "./cart", "nodes: [a],");
     let sink = function_entry("sink", "./sink", "nodes: [b],");
-    let store = redis_entry("nodes: [b], labels: {com.openfaas.scale.min: 0},");
+    let labels = "com.openfaas.scale.zero: true, com.openfaas.scale.zero-duration: 1s";
+    let store = redis_entry(&format!("nodes: [b], labels: {{{labels}}},"));
     machines.write(
         "stack.yml",
         &format!("functions:\n{cart}{sink}{store}{chains}"),
     );
 }
 
-/// `cart` runs on a. Its callees, `store` and `sink`, run on b. `store` is asleep.
+/// `cart` runs on a. Its callees, `store` and `sink`, run on b. `store` sleeps without connections, and does.
 async fn start_nodes() -> Machines {
     let mut machines = Machines::new(&["a", "b"]);
     machines.write("cart/server.py", RUN_HANDLER);
@@ -107,7 +108,21 @@ async fn start_nodes() -> Machines {
     write_stack(&machines, DECLARED);
     machines.start_all().await;
     machines.wait_instance(0).await;
+    wait_asleep(&machines).await;
     machines
+}
+
+/// Waits until `sink` is the only function that runs on b.
+async fn wait_asleep(machines: &Machines) {
+    let what = format!("store sleeps\n{}", machines.logs());
+    eventually(&what, async || ready_instances(machines).await == 1.0).await;
+}
+
+/// Returns the ready instances on b.
+async fn ready_instances(machines: &Machines) -> f64 {
+    machines
+        .metric(1, "nearpath_instances{state=\"ready\"}")
+        .await
 }
 
 async fn run(machines: &Machines, program: &'static str) -> Value {
@@ -131,8 +146,6 @@ async fn wait_open(machines: &Machines) {
 async fn redis_on_another_node_is_woken_and_used_by_name() {
     need_root!();
     let machines = start_nodes().await;
-    let asleep = r#"nearpath_function_ready_instances{function_name="store.openfaas-fn"}"#;
-    assert_eq!(machines.metric(1, asleep).await, 0.0);
     let program =
         r#"result = [ask("store", 6379, b"SET a 1\r\n"), ask("store.shop", 6379, b"GET a\r\n")]"#;
     let answer = run(&machines, program).await;
@@ -148,6 +161,23 @@ async fn redis_on_another_node_is_woken_and_used_by_name() {
         );
         assert_eq!(machines.metric(at, &edge).await, 2.0, "{direction}");
     }
+}
+
+/// Redis forgets a value when it sleeps.
+#[tokio::test]
+async fn an_open_stream_keeps_a_function_awake() {
+    need_root!();
+    let machines = start_nodes().await;
+    let program = r#"connection = socket.create_connection(("store", 6379), 20)
+connection.sendall(b"SET a 1\r\n")
+connection.recv(100)
+time.sleep(4)
+connection.sendall(b"GET a\r\n")
+result = connection.recv(100).decode()"#;
+    let answer = run(&machines, program).await;
+    assert_eq!(answer, "$1\r\n1\r\n", "{}", machines.logs());
+    // Control: it sleeps when the stream has ended.
+    wait_asleep(&machines).await;
 }
 
 #[tokio::test]

@@ -13,6 +13,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
 
+use crate::connection_totals::ConnectionTotals;
+
 /// Caller and callee.
 type Edge = (FunctionId, FunctionId);
 
@@ -75,6 +77,17 @@ impl StreamCounts {
     /// Counts a stream of a declared edge that was not opened.
     pub(in crate::virtual_switch) fn note_failure(&self, edge: Edge, direction: StreamDirection) {
         self.lock().entry((edge, direction)).or_default().failed += 1;
+    }
+
+    /// Adds the streams that other nodes have opened to functions here, by callee.
+    pub(crate) fn add_incoming(&self, totals: &mut BTreeMap<FunctionId, ConnectionTotals>) {
+        for (((_, callee), direction), row) in &*self.lock() {
+            if *direction == StreamDirection::In {
+                let total = totals.entry(callee.clone()).or_default();
+                total.started = total.started.saturating_add(row.opened);
+                total.open = total.open.saturating_add(row.open);
+            }
+        }
     }
 
     /// Returns the rows of declared edges, and forgets all others without open streams.
@@ -162,6 +175,29 @@ fn labels(((caller, callee), direction): &CountKey) -> [(&'static str, String); 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn incoming_streams_are_connections_of_the_callee() {
+        let counts = StreamCounts::default();
+        let store: FunctionId = "store".parse().unwrap();
+        let open = |caller: &str, direction| {
+            counts.open((caller.parse().unwrap(), store.clone()), direction)
+        };
+        let _open = open("cart", StreamDirection::In);
+        drop(open("shop", StreamDirection::In));
+        drop(open("cart", StreamDirection::Out));
+        let own = ConnectionTotals {
+            started: 7,
+            open: 3,
+        };
+        let mut totals = BTreeMap::from([(store.clone(), own)]);
+        counts.add_incoming(&mut totals);
+        let sum = ConnectionTotals {
+            started: 9,
+            open: 4,
+        };
+        assert_eq!(totals, BTreeMap::from([(store.clone(), sum)]));
+    }
 
     #[test]
     fn rows_end_with_their_edge_and_their_last_stream() {
