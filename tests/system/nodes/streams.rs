@@ -9,7 +9,8 @@ use super::functions::function_entry;
 use super::machines::Machines;
 
 /// Runs the program in the body of a request; responds with what it assigns to `result`, or with its error.
-const RUN_HANDLER: &str = r#"import errno, hashlib, http.server, json, socket, time
+const RUN_HANDLER: &str = r#"import errno, hashlib, http.server, json, socket, threading, time
+release = threading.Event()
 def ask(host, port, message):
     with socket.create_connection((host, port), 20) as connection:
         connection.sendall(message)
@@ -91,15 +92,14 @@ pub(super) fn redis_entry(more: &str) -> String {
 fn write_stack(machines: &Machines, chains: &str) {
     let cart = function_entry("cart", "./cart", "nodes: [a],");
     let sink = function_entry("sink", "./sink", "nodes: [b],");
-    let labels = "com.openfaas.scale.zero: true, com.openfaas.scale.zero-duration: 1s";
-    let store = redis_entry(&format!("nodes: [b], labels: {{{labels}}},"));
+    let store = redis_entry("nodes: [b], labels: {com.openfaas.scale.min: 0},");
     machines.write(
         "stack.yml",
         &format!("functions:\n{cart}{sink}{store}{chains}"),
     );
 }
 
-/// `cart` runs on a. Its callees, `store` and `sink`, run on b. `store` sleeps without connections, and does.
+/// `cart` runs on a. Its callees, `store` and `sink`, run on b. `store` is asleep.
 async fn start_nodes() -> Machines {
     let mut machines = Machines::new(&["a", "b"]);
     machines.write("cart/server.py", RUN_HANDLER);
@@ -108,21 +108,15 @@ async fn start_nodes() -> Machines {
     write_stack(&machines, DECLARED);
     machines.start_all().await;
     machines.wait_instance(0).await;
-    wait_asleep(&machines).await;
+    machines.wait_instance(1).await;
     machines
 }
 
-/// Waits until `sink` is the only function that runs on b.
-async fn wait_asleep(machines: &Machines) {
-    let what = format!("store sleeps\n{}", machines.logs());
-    eventually(&what, async || ready_instances(machines).await == 1.0).await;
-}
-
-/// Returns the ready instances on b.
-async fn ready_instances(machines: &Machines) -> f64 {
-    machines
-        .metric(1, "nearpath_instances{state=\"ready\"}")
-        .await
+/// Waits until b has this many ready instances.
+async fn wait_ready(machines: &Machines, count: f64) {
+    let series = "nearpath_instances{state=\"ready\"}";
+    let what = format!("{count} instances are ready\n{}", machines.logs());
+    eventually(&what, async || machines.metric(1, series).await == count).await;
 }
 
 async fn run(machines: &Machines, program: &'static str) -> Value {
@@ -163,21 +157,41 @@ async fn redis_on_another_node_is_woken_and_used_by_name() {
     }
 }
 
-/// Redis forgets a value when it sleeps.
+/// `sink` is the reference: it sleeps meanwhile. Redis would forget its value.
 #[tokio::test]
 async fn an_open_stream_keeps_a_function_awake() {
     need_root!();
     let machines = start_nodes().await;
+    let labels = "com.openfaas.scale.zero: true, com.openfaas.scale.zero-duration: 1s";
+    let on_b = format!("nodes: [b], labels: {{{labels}}},");
+    let cart = function_entry("cart", "./cart", "nodes: [a],");
+    let sink = function_entry("sink", "./sink", &on_b);
+    let store = redis_entry(&on_b);
+    machines.write(
+        "stack.yml",
+        &format!("functions:\n{cart}{sink}{store}{DECLARED}"),
+    );
+    // Both wake with their deployment, and sleep.
+    wait_ready(&machines, 2.0).await;
+    wait_ready(&machines, 0.0).await;
     let program = r#"connection = socket.create_connection(("store", 6379), 20)
 connection.sendall(b"SET a 1\r\n")
 connection.recv(100)
-time.sleep(4)
+release.wait(60)
 connection.sendall(b"GET a\r\n")
 result = connection.recv(100).decode()"#;
-    let answer = run(&machines, program).await;
+    let held = run(&machines, program);
+    let slept = async {
+        wait_open(&machines).await;
+        run(&machines, r#"ask("sink", 7001, b"GET / HTTP/1.0\r\n\r\n")"#).await;
+        wait_ready(&machines, 2.0).await;
+        wait_ready(&machines, 1.0).await;
+        run(&machines, "release.set()").await;
+    };
+    let (answer, ()) = tokio::join!(held, slept);
     assert_eq!(answer, "$1\r\n1\r\n", "{}", machines.logs());
     // Control: it sleeps when the stream has ended.
-    wait_asleep(&machines).await;
+    wait_ready(&machines, 0.0).await;
 }
 
 #[tokio::test]
