@@ -193,7 +193,7 @@ impl Node {
             Some(acceptor) => acceptor.accept(node, request, lost).await,
             None => {
                 let why = "instances of this node have no network of their own";
-                Err(PlatformError::new("node", Reason::NotHere, why))
+                Err(PlatformError::new(remote::COMPONENT, Reason::NotHere, why))
             }
         }
     }

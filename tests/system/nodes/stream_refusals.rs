@@ -3,9 +3,9 @@
 use std::io;
 
 use nearpath_testkit::{eventually, need_root, within};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
-use super::functions::{counted, write_handler};
+use super::functions::{counted, function_entry, write_handler};
 use super::machines::Machines;
 use super::scripted_peer::{self as peer, node_credentials};
 use super::streams::redis_entry;
@@ -13,13 +13,33 @@ use super::streams::redis_entry;
 /// Full names of the functions.
 const FRONT: &str = "front.openfaas-fn";
 const STORE: &str = "store.openfaas-fn";
+const WITNESS: &str = "witness.openfaas-fn";
+
+/// Port 7000: serves one connection after the other, and tells how the one before has ended.
+const WITNESS_HANDLER: &str = r#"import errno, http.server, socket, threading
+def serve():
+    listener, end = socket.create_server(("", 7000)), "none"
+    while True:
+        connection, _ = listener.accept()
+        try:
+            connection.sendall((end + "\n").encode())
+            while connection.recv(100):
+                pass
+            end = "end of stream"
+        except OSError as error:
+            end = errno.errorcode[error.errno]
+        connection.close()
+threading.Thread(target=serve, daemon=True).start()
+http.server.HTTPServer(("127.0.0.1", 5000), http.server.BaseHTTPRequestHandler).serve_forever()
+"#;
 
 fn write_stack(machines: &Machines, edges: &str) {
     let front = counted("front", "nodes: [c],");
     let other = counted("other", "nodes: [c],");
     let store = redis_entry("nodes: [b],");
+    let witness = function_entry("witness", "./witness", "nodes: [b],");
     let chains = format!("chains:\n  shop: {{edges: {{{edges}}}}}\n");
-    let text = format!("functions:\n{front}{other}{store}{chains}");
+    let text = format!("functions:\n{front}{other}{store}{witness}{chains}");
     machines.write("stack.yml", &text);
 }
 
@@ -28,9 +48,14 @@ async fn start_node() -> Machines {
     let mut machines = Machines::new(&["b", "c"]);
     write_handler(&machines);
     machines.write("store/about.txt", "The program is redis-server.\n");
-    write_stack(&machines, "front: [store, other]");
+    machines.write("witness/server.py", WITNESS_HANDLER);
+    write_stack(&machines, "front: [store, other, witness]");
     machines.start(0).await;
-    machines.wait_instance(0).await;
+    let series = "nearpath_instances{state=\"ready\"}";
+    eventually("both instances are ready", async || {
+        machines.metric(0, series).await == 2.0
+    })
+    .await;
     machines
 }
 
@@ -129,4 +154,28 @@ async fn the_called_node_cuts_the_streams_of_a_removed_edge() {
     );
     let line = "connection of another node was cut";
     eventually(line, async || machines.logs().contains(line)).await;
+}
+
+/// A peer that breaks off: the instance must not take that for an orderly end.
+#[tokio::test]
+async fn a_stream_that_its_caller_breaks_is_a_reset_for_the_callee() {
+    need_root!();
+    let machines = start_node().await;
+    let authority = machines.authority();
+    let (addr, trust) = (machines.machines[0].node_port(), peer::trust(&authority));
+    let c = node_credentials(&authority, "c");
+    let mut end_before = Vec::new();
+    for ends_orderly in [true, false, true] {
+        let stream = peer::open_stream(addr, (&c, &trust), (FRONT, WITNESS, 7000));
+        let mut stream = BufReader::new(stream.await.unwrap());
+        let mut line = String::new();
+        within(stream.read_line(&mut line)).await.unwrap();
+        end_before.push(line);
+        if ends_orderly {
+            stream.shutdown().await.unwrap();
+            let mut rest = String::new();
+            within(stream.read_to_string(&mut rest)).await.unwrap();
+        }
+    }
+    assert_eq!(end_before, ["none\n", "end of stream\n", "ECONNRESET\n"]);
 }

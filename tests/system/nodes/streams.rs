@@ -101,15 +101,24 @@ fn write_stack(machines: &Machines, chains: &str) {
 
 /// `cart` runs on a. Its callees, `store` and `sink`, run on b. `store` is asleep.
 async fn start_nodes() -> Machines {
-    let mut machines = Machines::new(&["a", "b"]);
+    let mut machines = new_machines();
+    start(&mut machines).await;
+    machines
+}
+
+fn new_machines() -> Machines {
+    let machines = Machines::new(&["a", "b"]);
     machines.write("cart/server.py", RUN_HANDLER);
     machines.write("sink/server.py", SINK_HANDLER);
     machines.write("store/about.txt", "The program is redis-server.\n");
     write_stack(&machines, DECLARED);
+    machines
+}
+
+async fn start(machines: &mut Machines) {
     machines.start_all().await;
     machines.wait_instance(0).await;
     machines.wait_instance(1).await;
-    machines
 }
 
 /// Waits until b has this many ready instances.
@@ -238,23 +247,25 @@ result = [digest.decode() == sent.hexdigest(), size, received.digest() == expect
     assert_eq!(answer, json!([true, 50 << 20, true]), "{}", machines.logs());
 }
 
+/// Only the caller's node learns of it: the kernel cuts the caller's own socket.
 #[tokio::test]
-async fn the_end_of_an_edge_cuts_its_streams() {
+async fn the_end_of_an_edge_at_the_callers_node_cuts_its_streams_at_both() {
     need_root!();
-    let machines = start_nodes().await;
+    let mut machines = new_machines();
+    machines.copy_source(1);
+    start(&mut machines).await;
     let held = run(&machines, HOLD_CONNECTION);
     let removed = async {
         wait_open(&machines).await;
         write_stack(&machines, UNDECLARED);
     };
     let (end, ()) = tokio::join!(held, removed);
-    // The node of the caller, and that of the callee: which of them learns first is open.
-    let ends = [json!("ECONNABORTED"), json!("ECONNRESET")];
-    assert!(ends.contains(&end), "{end}\n{}", machines.logs());
-    eventually("nothing is left at the caller's node", async || {
-        machines.metric(0, OPEN_STREAMS).await == 0.0
-    })
-    .await;
+    assert_eq!(end, "ECONNABORTED", "{}", machines.logs());
+    for (at, direction) in [(0, "out"), (1, "in")] {
+        let open = OPEN_STREAMS.replace("out", direction);
+        let what = format!("no stream is left at node {at}\n{}", machines.logs());
+        eventually(&what, async || machines.metric(at, &open).await == 0.0).await;
+    }
 }
 
 #[tokio::test]

@@ -11,5 +11,6 @@ mod stream_counts;
 pub use acceptor::AcceptedStream;
 pub(crate) use acceptor::StreamAcceptor;
 pub use hook::{BoxError, ByteStream, RemoteStream, StreamHook};
+pub(crate) use permission::COMPONENT;
 pub(super) use stream_counts::StreamDirection;
 pub(crate) use stream_counts::{StreamCounts, register_collector};

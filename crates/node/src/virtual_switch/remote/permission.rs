@@ -5,7 +5,7 @@ use nearpath_types::{NodeName, NodeStreamRequest, PlatformError, Reason, Routing
 use crate::instance::variables::WATCHDOG_PORT;
 
 /// Name of this component in errors.
-pub(super) const COMPONENT: &str = "node";
+pub(crate) const COMPONENT: &str = "node";
 
 /// Checks that `node` may open a stream for a function that runs on it, to a function that runs here. Only
 /// what this node knows counts.
