@@ -112,6 +112,7 @@ fn answer_node(
         return refuse_unrouted(worker, peer, &request, Reason::NotAllowed, why);
     };
     let (mut record, is_head) = record_unrouted(worker, peer, &request);
+    // Taken out here: the service may drop the request before it responds.
     let upgrade = hyper::upgrade::on(&mut request);
     // Each node pings twice a second: the log would hold little else.
     if request.uri().path() == PING_PATH {

@@ -35,6 +35,7 @@ pub(super) async fn respond(
 
 async fn serve_upgraded(upgrade: OnUpgrade, task: UpgradeTask) {
     match upgrade.await {
+        // In this task, not in one of the runtime: `Registration::clear` needs the thread of its events.
         Ok(upgraded) => task(TokioIo::new(upgraded)).await,
         Err(error) => tracing::debug!(%error, "a node left before its connection was upgraded"),
     }

@@ -107,5 +107,6 @@ async fn read_text(body: Incoming) -> String {
     let read = Limited::new(body, MAX_TEXT_BYTES).collect().await;
     let bytes = read.map(|body| body.to_bytes()).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
+    // Another node's text must not make lines of its own.
     text.trim().replace(char::is_control, " ")
 }

@@ -15,7 +15,7 @@ use crate::protocol::stream_path;
 use crate::stream_targets::stream_targets;
 
 /// Maximum wait for a node that runs a function, as for calls.
-const MAX_NODE_WAIT: Duration = Duration::from_secs(5);
+const NODE_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Open stream to a function on another node.
 pub struct PeerStream {
@@ -55,7 +55,7 @@ impl PeerClient {
         limit: Duration,
     ) -> Result<PeerStream, StreamError> {
         let deadline = Instant::now() + limit;
-        let node_wait = limit.min(MAX_NODE_WAIT);
+        let node_wait = limit.min(NODE_WAIT_TIMEOUT);
         let targets = timeout(node_wait, self.wait_targets(request, policy)).await;
         let targets = targets.map_err(|_| StreamError::NoNode(node_wait))?;
         let opened = timeout_at(deadline, self.try_targets(request, targets)).await;
@@ -86,6 +86,7 @@ impl PeerClient {
         request: &NodeStreamRequest,
         targets: Vec<Arc<PeerNode>>,
     ) -> Result<PeerStream, StreamError> {
+        // One after the other: a second node must not start an instance for nothing.
         let mut causes = Vec::new();
         for peer in targets {
             match self.try_target(request, &peer).await {
@@ -127,6 +128,7 @@ impl PeerClient {
     /// Returns a future that ends when a node is not reachable any more. It never ends for a node that was
     /// not reachable before: connections in one direction alone may be possible.
     pub fn wait_lost(&self, node: &NodeName) -> BoxFuture<'static, ()> {
+        // Read now, and not at the first poll: the node may go down in between.
         let (mut states, node) = (self.states.clone(), node.clone());
         let was_reachable = is_reachable(&states.borrow(), &node);
         Box::pin(async move {

@@ -26,6 +26,7 @@ pub fn parse_stream_query(query: &str) -> Option<NodeStreamRequest> {
     Some(NodeStreamRequest {
         caller: field("caller")?.parse().ok()?,
         callee: field("function")?.parse().ok()?,
+        // To port 0 nothing connects (RFC 6335 section 6).
         port: field("port")?.parse().ok().filter(|port| *port != 0)?,
     })
 }

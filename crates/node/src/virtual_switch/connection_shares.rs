@@ -53,6 +53,7 @@ impl<K: Hash + Eq + Clone> ConnectionShares<K> {
         if own >= self.limits.max_each || counts.total >= self.limits.max_total {
             return None;
         }
+        // Counted under the lock of the check: two callers cannot both take the last one.
         counts.by_caller.insert(caller.clone(), own + 1);
         counts.total += 1;
         Some(ConnectionShare {

@@ -23,6 +23,7 @@ pub(super) async fn relay(
 ) -> io::Result<()> {
     let (mut from_caller, mut to_caller) = split(caller);
     let (mut from_callee, mut to_callee) = split(callee);
+    // Both in this task: a task for each direction would cost more than it copies.
     let mut requests = pin!(copy_to_end(&mut from_caller, &mut to_callee));
     let mut answers = pin!(copy_to_end(&mut from_callee, &mut to_caller));
     tokio::select! {

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::connection_shares::{ConnectionShares, ShareLimits};
 use super::instance_connector::{ConnectError, InstanceConnector};
 use super::relay::{relay, reset};
-use super::remote::{BoxError, RemoteStream, StreamCounts, StreamDirection, StreamHook};
+use super::remote::{RemoteStream, StreamCounts, StreamDirection, StreamFailure, StreamHook};
 
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
@@ -58,11 +58,11 @@ enum ProxyError {
     #[error(transparent)]
     NotConnected(#[from] ConnectError),
     #[error("it runs on other nodes only: {0}")]
-    OtherNodes(BoxError),
+    OtherNodes(StreamFailure),
 }
 
 /// A connection of an instance to a function's virtual address.
-struct CallerConnection {
+struct ProxiedConnection {
     socket: TcpStream,
     peer: SocketAddr,
     /// Function of the instance.
@@ -127,7 +127,7 @@ impl ProxyContext {
             self.log_refusal(&caller, peer, &ProxyError::NotDeployed(*original.ip()));
             return reset(&socket);
         };
-        let mut connection = CallerConnection {
+        let mut connection = ProxiedConnection {
             socket,
             peer,
             caller,
@@ -142,7 +142,7 @@ impl ProxyContext {
     /// Connects to the callee, and forwards until the end.
     async fn forward(
         &self,
-        connection: &mut CallerConnection,
+        connection: &mut ProxiedConnection,
         callee: &FunctionRoute,
     ) -> Result<(), ProxyError> {
         // Again: the edge may have been removed after the kernel's check.
@@ -159,7 +159,7 @@ impl ProxyContext {
 
     async fn forward_here(
         &self,
-        connection: &mut CallerConnection,
+        connection: &mut ProxiedConnection,
         callee: &FunctionId,
     ) -> Result<(), ProxyError> {
         // The caller's port draws one of several instances.
@@ -175,7 +175,7 @@ impl ProxyContext {
     /// The end of the edge cuts the caller's socket, which breaks the stream, too.
     async fn forward_to_node(
         &self,
-        connection: &mut CallerConnection,
+        connection: &mut ProxiedConnection,
         callee: &FunctionRoute,
     ) -> Result<(), ProxyError> {
         let request = NodeStreamRequest {
@@ -183,6 +183,7 @@ impl ProxyContext {
             callee: callee.id.clone(),
             port: connection.port,
         };
+        // No wait of its own: the hook knows how long the called node may take.
         let edge = (request.caller.clone(), request.callee.clone());
         let opening = self.streams.open_stream(request, callee.policy.clone());
         let RemoteStream {

@@ -39,6 +39,7 @@ pub(crate) async fn respond(
         Ok(request) => request,
         Err(response) => return (*response).into(),
     };
+    // From now on: the node may go down while an instance starts.
     let lost = client.wait_lost(peer);
     match node.accept_stream(peer, request, lost).await {
         Ok(stream) => NodeResponse {

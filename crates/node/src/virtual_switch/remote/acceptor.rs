@@ -92,6 +92,7 @@ impl AcceptorContext {
         check_stream(&snapshots.borrow_and_update(), node, request)?;
         let edge = || (request.caller.clone(), request.callee.clone());
         let connected = async {
+            // Before the wait for an instance, which holds as much.
             let share = self.shares.take(node).ok_or_else(too_many)?;
             let draw = self.next_draw.fetch_add(1, Ordering::Relaxed); // no other memory depends on it
             let connecting = self.connector.connect(&request.callee, request.port, draw);
@@ -118,6 +119,7 @@ impl AcceptorContext {
 
     fn log_refusal(&self, node: &NodeName, error: &PlatformError) {
         let now = Instant::now().into_std();
+        // Not the functions: a hostile node could name new ones for each line.
         let cause = (node.clone(), error.reason.name());
         let mut lines = self
             .log_lines
@@ -142,7 +144,7 @@ impl AcceptedStream {
             () = &mut self.lost => false,
         };
         if !is_complete {
-            reset(&self.instance);
+            reset(&self.instance); // it could take an orderly end for the whole content
         }
     }
 }

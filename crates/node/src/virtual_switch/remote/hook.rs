@@ -10,7 +10,7 @@ use nearpath_types::{FunctionPolicy, NodeName, NodeStreamRequest};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Any failure, with its text for the log.
-pub type BoxError = Box<dyn Error + Send + Sync>;
+pub type StreamFailure = Box<dyn Error + Send + Sync>;
 
 /// Stream of bytes between two nodes. A truncated one ends with an error.
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -27,7 +27,7 @@ pub struct RemoteStream {
     pub lost: BoxFuture<'static, ()>,
 }
 
-type OpenedStream = BoxFuture<'static, Result<RemoteStream, BoxError>>;
+type OpenedStream = BoxFuture<'static, Result<RemoteStream, StreamFailure>>;
 
 /// Opens streams to functions that run on other nodes only.
 #[derive(Clone)]
@@ -58,7 +58,7 @@ impl Default for StreamHook {
     /// Opens none.
     fn default() -> Self {
         Self::from_hook(|_, _| {
-            let error: BoxError = "it does not run on this node, which knows no others".into();
+            let error: StreamFailure = "it does not run on this node, which knows no others".into();
             std::future::ready(Err(error)).boxed()
         })
     }

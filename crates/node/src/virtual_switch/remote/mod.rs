@@ -10,7 +10,7 @@ mod stream_counts;
 
 pub use acceptor::AcceptedStream;
 pub(crate) use acceptor::StreamAcceptor;
-pub use hook::{BoxError, ByteStream, RemoteStream, StreamHook};
+pub use hook::{ByteStream, RemoteStream, StreamFailure, StreamHook};
 pub(crate) use permission::COMPONENT;
 pub(super) use stream_counts::StreamDirection;
 pub(crate) use stream_counts::{StreamCounts, register_collector};

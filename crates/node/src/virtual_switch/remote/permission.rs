@@ -26,6 +26,7 @@ pub(super) fn check_stream(
         let message = format!("node {node} may not connect {caller} to {callee}: {why}");
         PlatformError::new(COMPONENT, Reason::NotAllowed, message)
     };
+    // The watchdog believes what the node tells it, for instance who calls.
     if *port == WATCHDOG_PORT {
         let why = format!("port {port} of instances is the platform's own");
         return Err(refuse(why));
@@ -40,6 +41,7 @@ pub(super) fn check_stream(
     if !route.policy.may_call(callee) {
         return Err(refuse("that edge is not declared".to_owned()).governed_by("chains"));
     }
+    // Last: a node without the edge learns nothing about functions here.
     let callee_route = snapshot.functions.get(callee);
     if !callee_route.is_some_and(|route| route.runs_here) {
         let message = format!("{callee} does not run on this node");

@@ -97,6 +97,7 @@ impl StreamCounts {
             route.is_some_and(|route| route.policy.may_call(callee))
         };
         let mut all = self.lock();
+        // So the rows are bounded by the declared edges, as the kernel's are.
         all.retain(|(edge, _), row| row.open > 0 || is_declared(edge));
         all.iter().map(|(key, row)| (key.clone(), *row)).collect()
     }
@@ -108,6 +109,7 @@ impl StreamCounts {
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
+        // It exists: rows with open streams are kept.
         if let Some(row) = self.counts.lock().get_mut(&self.key) {
             row.open -= 1;
         }
@@ -134,8 +136,8 @@ pub(crate) fn register_collector(
 impl Collector for StreamCollector {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> Result<(), Error> {
         let rows = self.counts.current(&self.snapshots.borrow());
-        type Value = fn(&EdgeStreams) -> u64;
-        let counters: [(&str, &str, Value); 2] = [
+        type CountValue = fn(&EdgeStreams) -> u64;
+        let counters: [(&str, &str, CountValue); 2] = [
             (
                 "nearpath_edge_node_streams",
                 "TCP connections of an edge that went to another node (out), or came from one (in)",
