@@ -1,16 +1,18 @@
-//! State stream of another node, in pieces of any size, its response to a ping, and its directly
-//! callable instances.
+//! State stream of another node, in pieces of any size, its response to a ping, its directly callable
+//! instances, and its requests for streams to functions.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use nearpath_internode::peer_view::PeerView;
 use nearpath_internode::protocol::{
     LineBuffer, MAX_FUNCTIONS, NodeIncarnation, PingResponse, StateFrame, parse_direct,
+    parse_stream_query, stream_path,
 };
 
 fuzz_target!(|data: &[u8]| {
     let _ = serde_json::from_slice::<PingResponse>(data);
     let _ = parse_direct(data, &"b".parse().expect("a name"));
+    check_stream_query(data);
     let Some((piece, stream)) = data.split_first() else {
         return;
     };
@@ -26,6 +28,16 @@ fuzz_target!(|data: &[u8]| {
         }
     }
 });
+
+/// A request for a stream that is written is read as it was.
+fn check_stream_query(data: &[u8]) {
+    let query = std::str::from_utf8(data).ok();
+    if let Some(request) = query.and_then(parse_stream_query) {
+        let path = stream_path(&request);
+        let (_, query) = path.split_once('?').expect("a query");
+        assert_eq!(parse_stream_query(query), Some(request));
+    }
+}
 
 /// A frame that is written is read as it was.
 fn check_frame(frame: &StateFrame) {

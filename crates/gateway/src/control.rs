@@ -5,6 +5,8 @@ use std::os::fd::OwnedFd;
 
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use nearpath_types::chain_status::DirectCallCounts;
 use nearpath_types::{FunctionId, InnerListener, NodeName, PlatformError, Reason};
 use nearpath_wire::Body;
@@ -40,16 +42,15 @@ pub trait GatewayControl: Send + Sync + 'static {
         &self,
         _node: &NodeName,
         request: Request<Body>,
-    ) -> BoxFuture<'static, Response<Body>> {
+    ) -> BoxFuture<'static, NodeResponse> {
         let json = error_response::wants_json(&request);
         let error = PlatformError::new(
             COMPONENT,
             Reason::NoFunction,
             "this node has no such service",
         );
-        Box::pin(std::future::ready(error_response::render_error(
-            &error, json,
-        )))
+        let response = error_response::render_error(&error, json);
+        Box::pin(std::future::ready(response.into()))
     }
     /// Returns the calls of a function through shared memory that bypassed the gateway; for
     /// metrics.
@@ -71,6 +72,29 @@ pub trait GatewayControl: Send + Sync + 'static {
     /// without a node in this process.
     fn inner_listeners(&self) -> Option<UnboundedReceiver<InnerListener>> {
         None
+    }
+}
+
+/// Connection of another node after its upgrade.
+pub type UpgradedStream = TokioIo<Upgraded>;
+
+/// Serves a connection after its upgrade, on the thread that has accepted it.
+pub type UpgradeTask = Box<dyn FnOnce(UpgradedStream) -> BoxFuture<'static, ()> + Send>;
+
+/// Response to another node's request that calls no function.
+pub struct NodeResponse {
+    /// The response.
+    pub response: Response<Body>,
+    /// What follows a response with status 101.
+    pub upgrade: Option<UpgradeTask>,
+}
+
+impl From<Response<Body>> for NodeResponse {
+    fn from(response: Response<Body>) -> Self {
+        Self {
+            response,
+            upgrade: None,
+        }
     }
 }
 

@@ -31,7 +31,7 @@ mod settings;
 mod spool;
 mod transport;
 
-pub use control::{GatewayControl, NoControl};
+pub use control::{GatewayControl, NoControl, NodeResponse, UpgradeTask, UpgradedStream};
 pub use gateway::{Gateway, ServingThreads};
 pub use listen::{GatewayListener, Http3Listener, ListenerTls, NodeQuicListener};
 pub use request::ListenerZone;

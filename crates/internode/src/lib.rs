@@ -4,7 +4,7 @@
 //! 101](../../../docs/adr/0101-a-call-to-another-node-goes-to-its-gateway.md). A node serves its
 //! [`LocalState`] with a [`StateServer`], and follows other nodes with [`PeerLinks`].
 //! [`merge_routes`] adds their functions to the own snapshot. A [`PeerClient`] sends queries to
-//! them. Connections with certificates come from a [`NodeDialer`], so this crate knows no TLS.
+//! them, and opens streams to their functions. Connections with certificates come from a [`NodeDialer`], so this crate knows no TLS.
 #![forbid(unsafe_code)]
 
 pub mod link;
@@ -16,12 +16,16 @@ mod peers;
 pub mod protocol;
 mod routes;
 mod server;
+mod stream_targets;
 
 pub use local_state::{LocalState, NodeFacts};
 pub use peer_states::{PeerAvailability, PeerStates, PeerStatus};
 pub use peers::{
-    DialedStream, NodeDialError, NodeDialer, PeerClient, PeerLines, PeerLinks, QUERY_TIMEOUT,
-    QueryError, random_incarnation,
+    DialedStream, NodeDialError, NodeDialer, PeerClient, PeerLines, PeerLinks, PeerStream,
+    QUERY_TIMEOUT, QueryError, StreamError, random_incarnation,
 };
 pub use routes::{MergedRoutes, merge_routes};
-pub use server::{MAX_PEER_SUBSCRIBERS, MAX_SUBSCRIBERS, StateServer};
+pub use server::{
+    MAX_PEER_SUBSCRIBERS, MAX_SUBSCRIBERS, StateServer, parse_stream_request, stream_accepted,
+    stream_refused,
+};

@@ -22,6 +22,7 @@ use crate::identity::IdentityService;
 use crate::logs::log_files::LogFileBound;
 use crate::logs::log_ring::LogBound;
 use crate::run_lock::run_name;
+use crate::virtual_switch::remote::StreamHook;
 
 /// A hook that waits until no request of the gateway is on its way to a withdrawn instance.
 ///
@@ -167,6 +168,8 @@ pub struct NodeConfig {
     pub call_counter: CallCounter,
     /// Wakes functions that are called at their virtual address.
     pub wake: WakeHook,
+    /// Opens streams to functions that run on other nodes only.
+    pub streams: StreamHook,
     /// Limits of the instances of functions that declare none.
     pub default_limits: InstanceResources,
     /// Maximum size of a function's folder.
@@ -219,6 +222,7 @@ impl NodeConfig {
             settle: SettleHook::after_delay(Duration::from_millis(100)),
             call_counter: CallCounter::default(),
             wake: WakeHook::default(),
+            streams: StreamHook::default(),
             default_limits: default_limits(),
             artifact_limit: FolderLimit::default(),
             log_bound: LogBound::default(),

@@ -21,6 +21,7 @@ pub mod allocators;
 pub mod artifact;
 mod chains;
 pub mod config;
+mod connection_totals;
 mod direct_stats;
 mod domain_stats;
 mod domains;
@@ -51,6 +52,7 @@ pub mod virtual_switch;
 
 pub use artifact::ArtifactHold;
 pub use config::{CallCounter, DirectPorts, NodeConfig, NodeError, SettleHook, WakeHook};
+pub use connection_totals::ConnectionTotals;
 pub use identity::{
     HandshakeHalf, HandshakeStep, IdentityIssuer, IdentityService, InstanceIdentity,
 };
@@ -58,4 +60,4 @@ pub use nearpath_egress::addresses::EGRESS_PROXY_EIP;
 pub use node::Node;
 pub use node_id::node_id;
 pub use run_lock::RunLock;
-pub use status::ConnectionTotals;
+pub use virtual_switch::remote::{AcceptedStream, RemoteStream, StreamHook};

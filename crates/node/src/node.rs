@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_domain::node_side::CallCounts;
 use nearpath_egress::EgressHandle;
@@ -15,8 +17,8 @@ use nearpath_types::chain_status::DirectCallCounts;
 use nearpath_types::direct::DirectInstances;
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{
-    DesiredState, Eip, FunctionId, FunctionMap, InnerListener, LogLine, LogQuery, ObservedFunction,
-    RoutingSnapshot,
+    DesiredState, Eip, FunctionId, FunctionMap, InnerListener, LogLine, LogQuery, NodeName,
+    NodeStreamRequest, ObservedFunction, PlatformError, Reason, RoutingSnapshot,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -44,7 +46,12 @@ use crate::placement::placer::Placer;
 use crate::pool_metrics::PoolReport;
 use crate::run_lock::run_name;
 use crate::sockmap_routers::SockmapRouters;
-use crate::virtual_switch::{self, NodeSwitch, SwitchReport, WakeProxy, log_denials};
+use crate::virtual_switch::remote::{
+    self, AcceptedStream, StreamAcceptor, StreamCounts, StreamHook,
+};
+use crate::virtual_switch::{
+    self, InstanceConnector, NodeSwitch, SwitchReport, WakeProxy, log_denials,
+};
 
 /// Opens the group of all sockets of instances, where a virtual switch is possible: it needs root on the
 /// machine, and replaces a forwarder.
@@ -82,6 +89,9 @@ pub struct Node {
     pub(crate) pool_report: PoolReport,
     gateway_threads: GatewayThreads,
     direct_instances: watch::Receiver<Arc<DirectInstances>>,
+    /// `None`: instances have no network of their own.
+    stream_acceptor: Option<StreamAcceptor>,
+    pub(crate) stream_counts: StreamCounts,
 }
 
 impl Node {
@@ -140,13 +150,52 @@ impl Node {
             );
         }
         let (hub, wake, switch) = (config.hub.clone(), config.wake.clone(), machine.switch());
+        let streams = config.streams.clone();
         let mut node = Self::start_with_logs(Arc::new(machine), config, registry, logs).await?;
-        if let Some((hub, listener)) = hub.zip(listener) {
-            let proxy = WakeProxy::new(hub, node.watch_snapshots(), wake);
-            tokio::spawn(proxy.serve(listener));
+        if let Some(hub) = hub {
+            let connector = InstanceConnector::new(hub, node.watch_snapshots(), wake);
+            node.serve_connections(connector, streams, listener, registry);
         }
         node.serve_switch(switch, registry);
         Ok(node)
+    }
+
+    /// Serves connections to virtual addresses: those of other nodes, and those of instances here, which
+    /// `listener` accepts.
+    fn serve_connections(
+        &mut self,
+        connector: InstanceConnector,
+        streams: StreamHook,
+        listener: Option<TcpListener>,
+        registry: &MetricsRegistry,
+    ) {
+        let counts = self.stream_counts.clone();
+        remote::register_collector(counts.clone(), self.watch_snapshots(), registry);
+        if let Some(listener) = listener {
+            let proxy = WakeProxy::new(connector.clone(), streams, counts.clone());
+            tokio::spawn(proxy.serve(listener));
+        }
+        self.stream_acceptor = Some(StreamAcceptor::new(connector, counts));
+    }
+
+    /// Connects a stream of another node to an instance here, and wakes its function if none is ready. `lost`
+    /// ends when that node is not reachable any more.
+    ///
+    /// # Errors
+    /// The reason of a refusal. No instance has seen the connection then.
+    pub async fn accept_stream(
+        &self,
+        node: &NodeName,
+        request: NodeStreamRequest,
+        lost: BoxFuture<'static, ()>,
+    ) -> Result<AcceptedStream, PlatformError> {
+        match &self.stream_acceptor {
+            Some(acceptor) => acceptor.accept(node, request, lost).await,
+            None => {
+                let why = "instances of this node have no network of their own";
+                Err(PlatformError::new(remote::COMPONENT, Reason::NotHere, why))
+            }
+        }
     }
 
     /// Reports what the switch counts and denies.
@@ -244,6 +293,8 @@ impl Node {
             pool_report: pool,
             gateway_threads,
             direct_instances,
+            stream_acceptor: None,
+            stream_counts: StreamCounts::default(),
         })
     }
 

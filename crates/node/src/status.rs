@@ -5,23 +5,15 @@ use std::collections::BTreeMap;
 use nearpath_types::chain_status::EdgeStatus;
 use nearpath_types::{FunctionId, StatusQuery, StatusReport, StatusSource};
 
+use crate::connection_totals::ConnectionTotals;
 use crate::node::Node;
 use crate::paths;
 use crate::remote_paths::remote_rows;
 use crate::totals::sum_edges;
 
-/// Connections to one function at its virtual address and its instances, of all callers on this node.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ConnectionTotals {
-    /// Connections and flows of datagrams that have ever started.
-    pub started: u64,
-    /// Connections that have not ended. A flow of datagrams is not among them: it has no end.
-    pub open: u64,
-}
-
 impl Node {
-    /// Returns the connections along declared edges, by callee, as the kernel counts them. None
-    /// without virtual addresses.
+    /// Returns the connections along declared edges, by callee: those that the kernel counts, and those of
+    /// other nodes. None without virtual addresses.
     pub fn connection_totals(&self) -> BTreeMap<FunctionId, ConnectionTotals> {
         let mut totals = BTreeMap::<_, ConnectionTotals>::new();
         for edge in self.switch_report.connection_counts() {
@@ -34,6 +26,7 @@ impl Node {
                 total.open = total.open.saturating_add(open);
             }
         }
+        self.stream_counts.add_incoming(&mut totals);
         totals
     }
 

@@ -10,8 +10,9 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use nearpath_controller::Controller;
 use nearpath_controller::api::ApiRouter;
-use nearpath_gateway::GatewayControl;
-use nearpath_internode::StateServer;
+use nearpath_gateway::{GatewayControl, NodeResponse};
+use nearpath_internode::protocol::STREAM_PATH;
+use nearpath_internode::{PeerClient, StateServer};
 use nearpath_kernel::cores::{self, OwnThread};
 use nearpath_kernel::namespace::open_tcp_socket_in;
 use nearpath_node::Node;
@@ -22,6 +23,7 @@ use tokio::sync::mpsc;
 use tower::ServiceExt;
 
 use crate::autoscaling::AutoscalerHandle;
+use crate::peers::respond_stream;
 
 /// Passes the gateway's requests to controller and node, which are attached after the gateway was
 /// built.
@@ -73,8 +75,8 @@ impl ControlHandle {
     }
 
     /// Attaches the service for other nodes; only the first call counts.
-    pub(crate) fn attach_peers(&self, states: StateServer, queries: ApiRouter) {
-        let _ = self.peers.set(PeerServer { states, queries });
+    pub(crate) fn attach_peers(&self, peers: PeerServer) {
+        let _ = self.peers.set(peers);
     }
 
     /// Closes the store and unlocks the data directory for a successor, while calls continue.
@@ -176,14 +178,18 @@ impl GatewayControl for ControlHandle {
         &self,
         node: &NodeName,
         request: Request<nearpath_wire::Body>,
-    ) -> BoxFuture<'static, Response<nearpath_wire::Body>> {
+    ) -> BoxFuture<'static, NodeResponse> {
         let Some(peers) = self.peers.get().cloned() else {
-            return Box::pin(std::future::ready(draining_response()));
+            return Box::pin(std::future::ready(draining_response().into()));
         };
         let (node, runtime) = (node.clone(), self.runtime.clone());
         // On the runtime: its state streams have tasks there, and queries must not delay calls.
         let response = runtime.spawn(async move { peers.respond(&node, request).await });
-        Box::pin(async move { response.await.unwrap_or_else(|_| draining_response()) })
+        Box::pin(async move {
+            response
+                .await
+                .unwrap_or_else(|_| draining_response().into())
+        })
     }
 
     fn near_calls(&self, function: &FunctionId) -> DirectCallCounts {
@@ -213,23 +219,28 @@ impl GatewayControl for ControlHandle {
 
 /// Service for other nodes.
 #[derive(Clone)]
-struct PeerServer {
-    states: StateServer,
+pub(crate) struct PeerServer {
+    /// State of this node.
+    pub(crate) states: StateServer,
     /// Queries about this node.
-    queries: ApiRouter,
+    pub(crate) queries: ApiRouter,
+    /// Node with the instances that streams go to.
+    pub(crate) node: Arc<Node>,
+    /// Knows which nodes are reachable.
+    pub(crate) client: PeerClient,
 }
 
 impl PeerServer {
-    async fn respond(
-        self,
-        node: &NodeName,
-        request: Request<nearpath_wire::Body>,
-    ) -> Response<nearpath_wire::Body> {
-        if StateServer::has_path(request.uri().path()) {
-            return self.states.respond(node, request).await;
+    async fn respond(self, node: &NodeName, request: Request<nearpath_wire::Body>) -> NodeResponse {
+        let path = request.uri().path();
+        if path == STREAM_PATH {
+            return respond_stream(&self.node, &self.client, node, request).await;
+        }
+        if StateServer::has_path(path) {
+            return self.states.respond(node, request).await.into();
         }
         match self.queries.oneshot(request).await {
-            Ok(response) => response.map(nearpath_wire::Body::boxed),
+            Ok(response) => response.map(nearpath_wire::Body::boxed).into(),
             Err(never) => match never {},
         }
     }

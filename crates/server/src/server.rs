@@ -22,7 +22,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use crate::autoscaling::{AutoscalerHandle, LoadReader, ScaleDriver};
-use crate::control::ControlHandle;
+use crate::control::{ControlHandle, PeerServer};
 use crate::cpu_quota::GatewayCpu;
 use crate::error::StartError;
 use crate::fleet::LocalFleet;
@@ -154,6 +154,7 @@ impl Server {
         let config = match &peers {
             Some(peers) => nearpath_node::NodeConfig {
                 direct_peers: peers.watch_direct_peers(),
+                streams: peers.stream_hook(),
                 ..config
             },
             None => config,
@@ -193,7 +194,12 @@ impl Server {
             .as_ref()
             .map(|settings| start_source(settings, &controller, peers.as_ref()));
         if let Some((peers, source)) = peers.as_ref().zip(source.as_ref()) {
-            control.attach_peers(peers.state_server(), controller.build_node_router());
+            control.attach_peers(PeerServer {
+                states: peers.state_server(),
+                queries: controller.build_node_router(),
+                node: node.clone(),
+                client: peers.client(),
+            });
             peers.start(source.watch_nodes(), (&node, &gateway), &registry);
             if build::direct_ports(settings).is_some() {
                 peers.start_direct(&node, authority);

@@ -27,6 +27,7 @@ pub mod name;
 pub mod node;
 mod node_log;
 pub mod node_status;
+mod node_stream;
 pub mod platform_field;
 pub mod policy;
 pub mod pool_status;
@@ -55,6 +56,7 @@ pub use name::{FunctionId, FunctionName, InstanceId, InvalidName, Namespace};
 pub use node::{FunctionLoad, InvalidNodeName, NodeAddresses, NodeName, PeerNode, RemoteInstances};
 pub use node_log::NodeLogLine;
 pub use node_status::{NodeFunction, NodeState, NodeStatus, SourceReport};
+pub use node_stream::NodeStreamRequest;
 pub use policy::FunctionPolicy;
 pub use reason::{PlatformError, Reason};
 pub use snapshot::{

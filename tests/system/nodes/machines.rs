@@ -43,6 +43,8 @@ pub(super) struct Machine {
     pub(super) link: LabLink,
     pub(super) namespace: LabNode,
     server: Option<TestServer>,
+    /// Folder that it reads; `None`: that of all.
+    own_source: Option<PathBuf>,
     /// Logs of ended runs.
     earlier_logs: String,
 }
@@ -114,6 +116,16 @@ impl Machines {
         fs::write(path, text).unwrap();
     }
 
+    /// Gives a machine a copy of the source as it is now, which later changes do not reach.
+    pub(super) fn copy_source(&mut self, at: usize) {
+        let copy = self.folder.path().join(format!("source-{at}"));
+        let mut command = Command::new("cp");
+        let output = command.arg("-r").arg(self.source()).arg(&copy).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        self.machines[at].own_source = Some(copy);
+    }
+
     /// Renames the source, as a mount that is lost.
     pub(super) fn take_source_away(&self) {
         fs::rename(self.source(), self.folder.path().join("away")).unwrap();
@@ -167,7 +179,7 @@ impl Machines {
             .args(["node", "--name", machine.name, "--data-dir"])
             .arg(&data_dir)
             .arg("--source")
-            .arg(self.source())
+            .arg(machine.own_source.clone().unwrap_or_else(|| self.source()))
             .arg("--node-certificates")
             .arg(certificates)
             .arg("--share-dir")
@@ -319,6 +331,7 @@ impl Machine {
             link,
             namespace,
             server: None,
+            own_source: None,
             earlier_logs: String::new(),
         }
     }

@@ -20,5 +20,7 @@ mod refusals;
 mod restarts;
 mod scripted_peer;
 mod source_away;
+mod stream_refusals;
+mod streams;
 mod take_over;
 pub(crate) mod two_machines;

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
+use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use nearpath_types::SpiffeId;
 use nearpath_wire::identity::{Credentials, RootCertificate, Trust};
@@ -128,6 +129,34 @@ pub(super) async fn send_over_tls(
     driver.abort();
     let text = String::from_utf8_lossy(&body.to_bytes()).into_owned();
     Ok((head.status.as_u16(), text))
+}
+
+/// Opens a stream to a function on node b, and returns it, or status and text of the refusal.
+pub(super) async fn open_stream(
+    addr: SocketAddr,
+    (credentials, trust): (&Credentials, &Trust),
+    (caller, callee, port): (&str, &str, u16),
+) -> Result<TokioIo<Upgraded>, (u16, String)> {
+    let connector = MtlsConnector::new(credentials, trust, &Default::default()).unwrap();
+    let (version, protocol) = (TlsVersion::Tls13, AlpnProtocol::Http1);
+    let dialed = connector.dial_worker(addr, "b", version, protocol, DIAL_LIMIT);
+    let (stream, _) = dialed.await.unwrap();
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection.with_upgrades());
+    let path = format!("/node/v1/stream?function={callee}&caller={caller}&port={port}");
+    let request = Request::get(path)
+        .header("host", "node")
+        .header("connection", "upgrade")
+        .header("upgrade", "nearpath-tcp");
+    let request = request.body(Full::<Bytes>::default()).unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    match response.status().as_u16() {
+        101 => Ok(TokioIo::new(hyper::upgrade::on(response).await.unwrap())),
+        status => {
+            let body = response.into_body().collect().await.unwrap().to_bytes();
+            Err((status, String::from_utf8_lossy(&body).into_owned()))
+        }
+    }
 }
 
 /// Sends a request over QUIC to node b. Returns status and text, or the error.

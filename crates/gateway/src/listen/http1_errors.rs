@@ -36,6 +36,9 @@ impl<T> Http1Stream<T> {
 
     /// Returns the bytes to write instead of `bytes`, if these are hyper's own response.
     fn replacement_for(&mut self, bytes: &[u8]) -> Option<&mut Bytes> {
+        if self.state.has_http_ended() {
+            return None; // these bytes belong to the protocol after an upgrade, and may be HTTP
+        }
         if self.replacement.is_none() && !self.state.is_answering() {
             self.replacement = parse_status(bytes)
                 .map(|status| error_response::render_unreadable(status, &self.limits));

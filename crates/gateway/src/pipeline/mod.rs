@@ -1,5 +1,6 @@
 //! Path of a request: route, admit, deliver, and one completion record.
 
+mod node_upgrade;
 mod refusal;
 
 use std::rc::Rc;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::future::LocalBoxFuture;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, Request, Response};
 use nearpath_types::{PlatformError, Reason, SourceNetwork};
@@ -41,7 +42,7 @@ pub(crate) enum RoutedRequest {
     Answered(Box<Response<ResponseContent>>),
     /// Answered by the administrative side.
     Admin {
-        answer: BoxFuture<'static, Response<Body>>,
+        answer: LocalBoxFuture<'static, Response<Body>>,
         record: CompletionRecord,
         is_head: bool,
     },
@@ -104,19 +105,23 @@ pub(crate) fn route_request(
 fn answer_node(
     worker: &Rc<WorkerContext>,
     peer: &PeerInfo,
-    request: Request<CallerBody>,
+    mut request: Request<CallerBody>,
 ) -> RoutedRequest {
     let Some(node) = peer.node.get() else {
         let why = "the node behind this connection is not known";
         return refuse_unrouted(worker, peer, &request, Reason::NotAllowed, why);
     };
     let (mut record, is_head) = record_unrouted(worker, peer, &request);
+    // Taken out here: the service may drop the request before it responds.
+    let upgrade = hyper::upgrade::on(&mut request);
     // Each node pings twice a second: the log would hold little else.
     if request.uri().path() == PING_PATH {
         record.omit_from_log();
     }
+    let answer = worker.control.handle_node(node, request.map(Body::from));
+    let answer = node_upgrade::respond(worker.clone(), answer, upgrade);
     RoutedRequest::Admin {
-        answer: worker.control.handle_node(node, request.map(Body::from)),
+        answer: Box::pin(answer),
         record,
         is_head,
     }

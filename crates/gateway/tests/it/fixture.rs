@@ -23,12 +23,12 @@ use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_domain::DomainHandle;
 use nearpath_gateway::{
     Gateway, GatewayControl, GatewayListener, GatewaySettings, Http3Listener, ListenerTls,
-    ListenerZone, NodeQuicListener, ServingThreads,
+    ListenerZone, NodeQuicListener, NodeResponse, ServingThreads, UpgradeTask, UpgradedStream,
 };
 use nearpath_types::policy::CallTransport;
 use nearpath_types::{
     FunctionId, FunctionPolicy, FunctionRoute, InnerListener, InstanceAddr, InstanceId,
-    InstanceLocality, InstanceRoute, InstanceState, RoutingSnapshot, SourceNetwork,
+    InstanceLocality, InstanceRoute, InstanceState, NodeName, RoutingSnapshot, SourceNetwork,
 };
 use nearpath_wire::Body;
 use nearpath_wire::h3::{CidRouting, Http3ServerConfig};
@@ -77,11 +77,43 @@ impl GatewayControl for TestControl {
         Some(sockets)
     }
 
+    fn handle_node(
+        &self,
+        _: &NodeName,
+        request: Request<Body>,
+    ) -> BoxFuture<'static, NodeResponse> {
+        let response = Response::builder();
+        let is_upgrade = request.uri().path() == UPGRADE_PATH;
+        let response = match is_upgrade {
+            true => response
+                .status(101)
+                .header("connection", "upgrade")
+                .header("upgrade", "echo"),
+            false => response.status(404),
+        };
+        let echo: UpgradeTask = Box::new(|stream| Box::pin(answer_with_echo(stream)));
+        let response = NodeResponse {
+            response: response.body(Body::empty()).unwrap(),
+            upgrade: is_upgrade.then_some(echo),
+        };
+        Box::pin(std::future::ready(response))
+    }
+
     fn handle_admin(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
         let body = Body::from(format!("admin {}", request.uri().path()));
         let source: SourceNetwork = *request.extensions().get().unwrap();
         let response = Response::builder().header("x-source", source.to_string());
         Box::pin(std::future::ready(response.body(body).unwrap()))
+    }
+}
+
+/// Path of other nodes' requests that upgrade to an echo.
+pub(crate) const UPGRADE_PATH: &str = "/node/v1/echo";
+
+async fn answer_with_echo(stream: UpgradedStream) {
+    let (mut from, mut to) = tokio::io::split(stream);
+    if tokio::io::copy(&mut from, &mut to).await.is_ok() {
+        let _ = to.shutdown().await; // the caller may have left
     }
 }
 

@@ -8,6 +8,7 @@ mod log_lines;
 mod peer_task;
 mod pinger;
 mod query;
+mod streams;
 mod subscription;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use tokio::sync::watch;
 
 pub use dialer::{DialedStream, NodeDialError, NodeDialer};
 pub use query::{PeerClient, PeerLines, QUERY_TIMEOUT, QueryError};
+pub use streams::{PeerStream, StreamError};
 
 use crate::metrics;
 use crate::peer_states::PeerStates;

@@ -21,11 +21,11 @@ pub const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum bytes of a reply: that of a node with 100,000 functions has a third of it.
 const MAX_REPLY_BYTES: usize = 64 << 20;
 
-/// Client for queries of the nodes that are up.
+/// Client for queries of the nodes that are up, and for streams to their functions.
 #[derive(Clone)]
 pub struct PeerClient {
-    dialer: Arc<dyn NodeDialer>,
-    states: watch::Receiver<Arc<PeerStates>>,
+    pub(super) dialer: Arc<dyn NodeDialer>,
+    pub(super) states: watch::Receiver<Arc<PeerStates>>,
 }
 
 /// Failure of a query.

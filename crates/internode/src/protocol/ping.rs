@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
+use super::query_fields::find_field;
 use super::{NodeIncarnation, PING_PATH};
 
 /// Maximum bytes of a ping's response.
@@ -42,10 +43,7 @@ impl AppliedReport {
 
     /// Reads the query of a ping; `None`: an older release, or a fault. Unknown fields are ignored.
     pub fn parse_query(query: &str) -> Option<Self> {
-        let field = |name: &str| {
-            let mut fields = query.split('&').filter_map(|field| field.split_once('='));
-            fields.find_map(|(key, value)| (key == name).then_some(value))
-        };
+        let field = |name| find_field(query, name);
         Some(Self {
             incarnation: field("incarnation")?.parse().ok()?,
             is_draining: field("draining")?.parse().ok()?,

@@ -5,6 +5,7 @@ mod direct_stream;
 mod drain_wait;
 mod handover_wait;
 mod state_stream;
+mod stream_responses;
 mod subscribers;
 
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::protocol::{
 
 use direct_stream::direct_body;
 use state_stream::state_body;
+pub use stream_responses::{parse_stream_request, stream_accepted, stream_refused};
 use subscribers::SubscriberTable;
 pub use subscribers::{MAX_PEER_SUBSCRIBERS, MAX_SUBSCRIBERS};
 

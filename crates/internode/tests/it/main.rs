@@ -9,4 +9,5 @@ mod node_list;
 mod query;
 mod server;
 mod state;
+mod streams;
 mod vectors;

@@ -1,56 +1,75 @@
 //! Connections that the node holds for callers: a share for each, and a limit for all.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nearpath_types::FunctionId;
+/// Limits of connections.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ShareLimits {
+    /// Connections of one caller.
+    pub(super) max_each: usize,
+    /// Connections of all callers.
+    pub(super) max_total: usize,
+}
 
-/// Connections of one calling function.
-pub(super) const MAX_PER_CALLER: usize = 256;
-/// Connections of all functions. Each holds two sockets and two buffers of 8 KiB.
-pub(super) const MAX_CONNECTIONS: usize = 4_096;
+/// Counts the connections of each caller: a function, or a node. Clones are the same counts.
+#[derive(Debug)]
+pub(super) struct ConnectionShares<K> {
+    counts: Arc<Mutex<ShareCounts<K>>>,
+    limits: ShareLimits,
+}
 
-/// Counts the connections of each caller. Clones are the same counts.
-#[derive(Debug, Clone, Default)]
-pub(super) struct ConnectionShares(Arc<Mutex<ShareCounts>>);
-
-#[derive(Debug, Default)]
-struct ShareCounts {
-    by_caller: HashMap<FunctionId, usize>,
+#[derive(Debug)]
+struct ShareCounts<K> {
+    by_caller: HashMap<K, usize>,
     total: usize,
 }
 
 /// One connection; ends when dropped.
 #[derive(Debug)]
-pub(super) struct ConnectionShare {
-    shares: ConnectionShares,
-    caller: FunctionId,
+pub(super) struct ConnectionShare<K: Hash + Eq> {
+    counts: Arc<Mutex<ShareCounts<K>>>,
+    caller: K,
 }
 
-impl ConnectionShares {
+impl<K: Hash + Eq + Clone> ConnectionShares<K> {
+    /// Creates counts without connections.
+    pub(super) fn new(limits: ShareLimits) -> Self {
+        let counts = ShareCounts {
+            by_caller: HashMap::new(),
+            total: 0,
+        };
+        Self {
+            counts: Arc::new(Mutex::new(counts)),
+            limits,
+        }
+    }
+
     /// Takes a connection of a caller; `None` when it has its share, or all are taken.
-    pub(super) fn take(&self, caller: &FunctionId) -> Option<ConnectionShare> {
-        let mut counts = self.lock();
+    pub(super) fn take(&self, caller: &K) -> Option<ConnectionShare<K>> {
+        let mut counts = lock(&self.counts);
         let own = counts.by_caller.get(caller).copied().unwrap_or(0);
-        if own >= MAX_PER_CALLER || counts.total >= MAX_CONNECTIONS {
+        if own >= self.limits.max_each || counts.total >= self.limits.max_total {
             return None;
         }
+        // Counted under the lock of the check: two callers cannot both take the last one.
         counts.by_caller.insert(caller.clone(), own + 1);
         counts.total += 1;
         Some(ConnectionShare {
-            shares: self.clone(),
+            counts: self.counts.clone(),
             caller: caller.clone(),
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, ShareCounts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-impl Drop for ConnectionShare {
+fn lock<K>(counts: &Mutex<ShareCounts<K>>) -> MutexGuard<'_, ShareCounts<K>> {
+    counts.lock().unwrap_or_else(PoisonError::into_inner) // each change is complete
+}
+
+impl<K: Hash + Eq> Drop for ConnectionShare<K> {
     fn drop(&mut self) {
-        let mut counts = self.shares.lock();
+        let mut counts = lock(&self.counts);
         counts.total -= 1;
         match counts.by_caller.get_mut(&self.caller) {
             Some(own) if *own > 1 => *own -= 1,
@@ -63,32 +82,33 @@ impl Drop for ConnectionShare {
 mod tests {
     use super::*;
 
-    fn caller(number: usize) -> FunctionId {
-        format!("f{number}").parse().unwrap()
-    }
+    const LIMITS: ShareLimits = ShareLimits {
+        max_each: 4,
+        max_total: 50,
+    };
 
     #[test]
     fn a_caller_has_its_share_and_others_theirs() {
-        let shares = ConnectionShares::default();
-        let mut held: Vec<_> = (0..MAX_PER_CALLER)
-            .map(|_| shares.take(&caller(2)).unwrap())
+        let shares = ConnectionShares::new(LIMITS);
+        let mut held: Vec<_> = (0..LIMITS.max_each)
+            .map(|_| shares.take(&2).unwrap())
             .collect();
-        assert!(shares.take(&caller(2)).is_none());
-        assert!(shares.take(&caller(3)).is_some());
+        assert!(shares.take(&2).is_none());
+        assert!(shares.take(&3).is_some());
         held.pop();
-        assert!(shares.take(&caller(2)).is_some());
+        assert!(shares.take(&2).is_some());
         drop(held);
-        assert!(shares.lock().by_caller.is_empty(), "nothing is kept");
-        assert_eq!(shares.lock().total, 0);
+        assert!(lock(&shares.counts).by_caller.is_empty(), "nothing is kept");
+        assert_eq!(lock(&shares.counts).total, 0);
     }
 
     #[test]
     fn all_callers_have_one_limit() {
-        let shares = ConnectionShares::default();
+        let shares = ConnectionShares::new(LIMITS);
         let held: Vec<_> = (0..20)
-            .flat_map(|number| (0..MAX_PER_CALLER).map(move |_| caller(number)))
+            .flat_map(|number| (0..LIMITS.max_each).map(move |_| number))
             .map_while(|caller| shares.take(&caller))
             .collect();
-        assert_eq!(held.len(), MAX_CONNECTIONS);
+        assert_eq!(held.len(), LIMITS.max_total);
     }
 }

@@ -4,14 +4,17 @@
 //! the instances here. [`NodeSwitch`] writes them, and then [`flow_cutter`] cuts the connections of
 //! removed edges. [`host_names`] are the names of addresses inside instances.
 //! [`SwitchReport`] reads what the kernel counts. [`WakeProxy`] takes the connections to functions without a
-//! ready instance.
+//! ready instance here: [`remote`] carries those to other nodes.
 
 mod connection_shares;
 mod cut_schedule;
 mod denial_log;
 mod flow_cutter;
 mod host_names;
+mod instance_connector;
 mod node_switch;
+mod relay;
+pub mod remote;
 mod switch_metrics;
 mod switch_report;
 mod switch_table;
@@ -19,6 +22,7 @@ mod wake_proxy;
 
 pub(crate) use denial_log::log_denials;
 pub(crate) use host_names::host_entries;
+pub(crate) use instance_connector::InstanceConnector;
 pub(crate) use node_switch::{InstancePermit, NodeSwitch};
 pub(crate) use switch_metrics::register_collector;
 pub(crate) use switch_report::SwitchReport;

@@ -8,6 +8,7 @@ mod local_load;
 mod node_rows;
 mod port;
 mod routes;
+mod streams;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use nearpath_gateway::Gateway;
 use nearpath_internode::{
     LocalState, NodeFacts, PeerClient, PeerLinks, PeerStates, StateServer, random_incarnation,
 };
-use nearpath_node::Node;
+use nearpath_node::{Node, StreamHook};
 use nearpath_types::direct::{DirectInstances, DirectNode, DirectPeerNodes};
 use nearpath_types::{NodeAddresses, NodeName};
 use nearpath_wire::node_tls::NodeTls;
@@ -31,6 +32,7 @@ use direct::DirectLinks;
 pub(crate) use directory::{NodeDirectory, warn_unconnected};
 pub(crate) use port::PeerPort;
 pub(crate) use routes::{RouteForwarder, RoutePeers};
+pub(crate) use streams::respond as respond_stream;
 
 /// Maximum wait for other nodes to send no more calls here. Longer than a node that does not answer
 /// counts as up.
@@ -126,6 +128,11 @@ impl PeerService {
     pub(crate) fn client(&self) -> PeerClient {
         let dialer = Arc::new(TlsDialer::new(self.tls.clone()));
         PeerClient::new(dialer, self.watch_peers())
+    }
+
+    /// Returns the hook with which this node opens streams to functions on others.
+    pub(crate) fn stream_hook(&self) -> StreamHook {
+        streams::stream_hook(self.client())
     }
 
     /// Returns the states of the other nodes as they change.

@@ -10,6 +10,7 @@ mod kept_tls_surplus;
 mod node_requests;
 mod own_port;
 mod permission;
+mod upgrades;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
