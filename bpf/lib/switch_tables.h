@@ -180,13 +180,16 @@ struct {
 	__type(value, struct flow);
 } flows SEC(".maps");
 
-/* The node's listener in the hub, for connections to virtual addresses without a ready instance here. */
+/* Indexes of the node's sockets in the hub. crates/kernel/src/bpf/virtual_switch/absent.rs. */
+enum node_socket { CONNECTIONS, DATAGRAMS, NODE_SOCKET_COUNT };
+
+/* The node's listener and its UDP socket, for virtual addresses without a ready instance here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKMAP);
-	__uint(max_entries, 1);
+	__uint(max_entries, NODE_SOCKET_COUNT);
 	__type(key, __u32);
 	__type(value, __u32);
-} node_listener SEC(".maps");
+} node_sockets SEC(".maps");
 
 /* Peers whose datagrams a socket has received last, so that it may answer them: a hash table of pairs of slots, in which the
  * newest of a pair is the first. A slot holds address and port, or 0. */

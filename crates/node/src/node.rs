@@ -9,7 +9,9 @@ use std::sync::Arc;
 use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_domain::node_side::CallCounts;
 use nearpath_egress::EgressHandle;
+use nearpath_kernel::bpf::AbsentSockets;
 use nearpath_kernel::cgroup::{NodeCgroups, SocketGroup};
+use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sandbox::{InstanceLauncher, IsolationLevel, ZygoteProgram};
 use nearpath_types::chain_status::DirectCallCounts;
 use nearpath_types::direct::DirectInstances;
@@ -26,7 +28,7 @@ use crate::agent::{
 };
 use crate::allocators::{EipAllocator, InstanceIdAllocator};
 use crate::artifact::{ArtifactHold, ArtifactStore};
-use crate::config::{NodeConfig, NodeError};
+use crate::config::{NodeConfig, NodeError, WakeHook};
 use crate::domain_stats::DomainStats;
 use crate::domains::DomainRegistry;
 use crate::edge_metrics;
@@ -44,7 +46,9 @@ use crate::placement::placer::Placer;
 use crate::pool_metrics::PoolReport;
 use crate::run_lock::run_name;
 use crate::sockmap_routers::SockmapRouters;
-use crate::virtual_switch::{self, NodeSwitch, SwitchReport, WakeProxy, log_denials};
+use crate::virtual_switch::{
+    self, DatagramForwarder, NodeSwitch, SwitchReport, WakeProxy, log_denials,
+};
 
 /// Opens the group of all sockets of instances, where a virtual switch is possible: it needs root on the
 /// machine, and replaces a forwarder.
@@ -107,13 +111,13 @@ impl Node {
             &config.watchdog,
             network,
         );
-        let mut listener = None;
+        let mut absent = None;
         if let Some((group, hub)) = group.zip(config.hub.as_ref()) {
             let local_gateway = chain::gateway_listener(config.gateway_addr());
             let attached = NodeSwitch::attach(&group, hub, local_gateway);
             let (switch, opened) = attached.inspect_err(log_no_switch).ok().unzip();
             machine = machine.with_switch(group, switch);
-            listener = opened;
+            absent = opened;
         }
         machine = machine.with_shared_dirs(config.shared_dirs.clone());
         if let Some(forwarder) = config.forwarder.clone() {
@@ -141,12 +145,23 @@ impl Node {
         }
         let (hub, wake, switch) = (config.hub.clone(), config.wake.clone(), machine.switch());
         let mut node = Self::start_with_logs(Arc::new(machine), config, registry, logs).await?;
-        if let Some((hub, listener)) = hub.zip(listener) {
-            let proxy = WakeProxy::new(hub, node.watch_snapshots(), wake);
-            tokio::spawn(proxy.serve(listener));
+        if let Some((hub, absent)) = hub.zip(absent) {
+            node.serve_absent(&hub, absent, wake);
         }
         node.serve_switch(switch, registry);
         Ok(node)
+    }
+
+    /// Serves virtual addresses without a ready instance here.
+    fn serve_absent(&mut self, hub: &Arc<HubNetns>, sockets: AbsentSockets, wake: WakeHook) {
+        let proxy = WakeProxy::new(hub.clone(), self.watch_snapshots(), wake.clone());
+        tokio::spawn(proxy.serve(sockets.connections));
+        let forwarder = DatagramForwarder::new(hub.clone(), self.watch_snapshots(), wake);
+        self.switch_report = self
+            .switch_report
+            .clone()
+            .with_datagrams(forwarder.report());
+        tokio::spawn(forwarder.serve(sockets.datagrams));
     }
 
     /// Reports what the switch counts and denies.

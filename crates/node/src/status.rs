@@ -9,13 +9,14 @@ use crate::node::Node;
 use crate::paths;
 use crate::remote_paths::remote_rows;
 use crate::totals::sum_edges;
+use crate::virtual_switch::DatagramReport;
 
 /// Connections to one function at its virtual address and its instances, of all callers on this node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ConnectionTotals {
     /// Connections and flows of datagrams that have ever started.
     pub started: u64,
-    /// Connections that have not ended. A flow of datagrams is not among them: it has no end.
+    /// Connections that have not ended, and flows of datagrams that the node forwards. Others have no end.
     pub open: u64,
 }
 
@@ -33,6 +34,15 @@ impl Node {
                 let open = connections.saturating_sub(traffic.ended);
                 total.open = total.open.saturating_add(open);
             }
+        }
+        let forwarded = self.switch_report.datagrams();
+        for (callee, flows) in forwarded
+            .map(DatagramReport::flows_by_callee)
+            .into_iter()
+            .flatten()
+        {
+            let total = totals.entry(callee).or_default();
+            total.open = total.open.saturating_add(flows);
         }
         totals
     }

@@ -3,17 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use nearpath_kernel::bpf::{AddressEdge, SwitchNetworks, VirtualSwitch};
 use nearpath_kernel::cgroup::{NodeCgroups, SocketGroup};
 use nearpath_kernel::sandbox::{DestinationRoute, LaunchedInstance, SandboxSpec};
+use nearpath_kernel::sockets::{ReceivedDatagram, receive_datagram};
 use nearpath_testkit::need_support;
 use nearpath_types::{Eip, VirtualAddress};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::fixture::{GATEWAY, Lab, kill};
+use crate::fixture::{GATEWAY, Lab, finish, kill};
 
 pub(crate) const CALLER: Ipv4Addr = Ipv4Addr::new(10, 60, 0, 2);
 pub(crate) const DECLARED: Ipv4Addr = Ipv4Addr::new(10, 60, 0, 3);
@@ -265,4 +267,91 @@ fn every_program_is_needed() {
             });
         }
     });
+}
+
+/// Sends datagrams to the first address, connected and not, and prints the peers of their answers.
+const ASK_ABSENT: &str = "
+import os, socket
+v4, v6 = os.environ['ADDRESSES'].split()
+def ask(s, name):
+    s.settimeout(20)
+    if name == 'sendto': s.sendto(name.encode(), (v4, 7001))
+    else: s.connect((v6 if name == 'ipv6' else v4, 7001)); s.send(name.encode())
+    data, peer = s.recvfrom(100)
+    s.sendto(b'again', (v4, 7001)) if name == 'sendto' else s.send(b'again')
+    print(name, data.decode(), peer[0], peer[1], s.recv(100).decode())
+    if name != 'sendto': print(s.getpeername()[0])
+for name in 'sendto', 'connected', 'ipv6':
+    ask(socket.socket(socket.AF_INET6 if name == 'ipv6' else socket.AF_INET, socket.SOCK_DGRAM), name)
+";
+
+/// Receives with a deadline.
+fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> ReceivedDatagram {
+    wait_readable(socket);
+    receive_datagram(socket, buffer).unwrap()
+}
+
+fn wait_readable(socket: &UdpSocket) {
+    let mut events = [PollFd::new(socket, PollFlags::IN)];
+    let limit = Timespec {
+        tv_sec: 30,
+        tv_nsec: 0,
+    };
+    assert_eq!(poll(&mut events, Some(&limit)).unwrap(), 1, "no datagram");
+}
+
+#[test]
+fn datagrams_without_a_ready_instance_reach_the_node_and_answers_the_caller() {
+    let mut lab = need_support!(SwitchLab::create(&[]));
+    let hub = lab.lab.hub.clone();
+    let absent = lab.switch.listen_for_absent(&hub).unwrap();
+    lab.switch
+        .add_edge(AddressEdge {
+            caller: CALLER,
+            callee: DECLARED,
+        })
+        .unwrap();
+    let VirtualAddress { v4, v6 } = virtual_address(DECLARED);
+    let mut spec = lab.admit(lab.lab.python(ASK_ABSENT), CALLER);
+    spec.environment
+        .insert("ADDRESSES".into(), format!("{v4} {v6}"));
+    let eip = spec.network.as_ref().unwrap().eip;
+    let launched = lab.lab.launcher.launch_instance(&spec).unwrap();
+    let mut buffer = [0; 100];
+    // Kept: several sockets have the same local address.
+    let mut flows = Vec::new();
+    for way in ["sendto", "connected", "ipv6"] {
+        let received = receive(&absent.datagrams, &mut buffer);
+        assert_eq!(&buffer[..received.len], way.as_bytes());
+        assert_eq!(*received.source.ip(), eip.0);
+        assert_eq!(received.destination, SocketAddrV4::new(DECLARED, 7001));
+        let flow = hub
+            .open_flow_socket(Some(received.destination), received.source)
+            .unwrap();
+        // Ready from now on: connected sockets stay with the node, which answers from their peer's address.
+        let ready = [Eip([10, 62, 255, 254].into())];
+        if way != "sendto" {
+            lab.switch.set_backends(DECLARED, &ready).unwrap();
+        }
+        flow.send(b"first").unwrap();
+        // Later ones come to the socket of the flow.
+        wait_readable(&flow);
+        let len = flow.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..len], b"again");
+        flow.send(b"second").unwrap();
+        lab.switch.set_backends(DECLARED, &[]).unwrap();
+        flows.push(flow);
+    }
+    let none = receive_datagram(&absent.datagrams, &mut buffer).unwrap_err();
+    assert_eq!(none.kind(), io::ErrorKind::WouldBlock);
+    let ended = finish(launched);
+    let expected = [
+        format!("sendto first {v4} 7001 second"),
+        format!("connected first {v4} 7001 second"),
+        v4.to_string(),
+        format!("ipv6 first {v6} 7001 second"),
+        v6.to_string(),
+    ];
+    let lines: Vec<_> = ended.out.lines().collect();
+    assert_eq!(lines, expected, "{ended:?}");
 }

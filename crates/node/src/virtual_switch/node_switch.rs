@@ -2,17 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
-use std::sync::{Arc, Weak};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nearpath_kernel::bpf::{
-    AddressEdge, DenialEvents, EdgeTraffic, SwitchNetworks, SwitchRefusals, VirtualSwitch,
+    AbsentSockets, AddressEdge, DenialEvents, EdgeTraffic, SwitchNetworks, SwitchRefusals,
+    VirtualSwitch,
 };
 use nearpath_kernel::cgroup::SocketGroup;
 use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sandbox::DestinationRoute;
 use nearpath_types::{Eip, VirtualAddress};
 
+use super::edge_set::EdgeSet;
 use super::flow_cutter::{FlowCutter, RequestCount, TrackedInstance};
 use super::switch_table::SwitchChange;
 use crate::machine::InstanceProcess;
@@ -28,6 +30,7 @@ pub(crate) struct NodeSwitch(Arc<SwitchParts>);
 struct SwitchParts {
     switch: Arc<VirtualSwitch>,
     cutter: FlowCutter,
+    edges: Mutex<EdgeSet>,
     gateway: Ipv4Addr,
     local_gateway: SocketAddrV4,
 }
@@ -45,7 +48,7 @@ pub(crate) struct InstancePermit {
 
 impl NodeSwitch {
     /// Attaches a switch to the cgroup of instances, and lets their hub forward packets. Returns also the
-    /// listener for connections to virtual addresses without a ready instance.
+    /// sockets for virtual addresses without a ready instance.
     ///
     /// # Errors
     /// Names the missing facility of this machine or build.
@@ -53,14 +56,15 @@ impl NodeSwitch {
         group: &SocketGroup,
         hub: &HubNetns,
         local_gateway: SocketAddrV4,
-    ) -> io::Result<(Self, TcpListener)> {
+    ) -> io::Result<(Self, AbsentSockets)> {
         let mut switch = VirtualSwitch::attach(group.folder())?;
-        let listener = switch.listen_for_absent(hub)?;
+        let sockets = switch.listen_for_absent(hub)?;
         let switch = Arc::new(switch);
         let cutting = switch.clone();
         let parts = SwitchParts {
             switch,
             cutter: FlowCutter::start(move |instance| cut_flows(&cutting, instance))?,
+            edges: Mutex::default(),
             gateway: hub.gateway(),
             local_gateway,
         };
@@ -68,7 +72,7 @@ impl NodeSwitch {
         switch.set_networks(None)?;
         // Only now: without the programs, instances would reach each other.
         hub.forward_packets()?;
-        Ok((switch, listener))
+        Ok((switch, sockets))
     }
 
     /// Makes virtual addresses of IPv6 known, by any of them.
@@ -117,9 +121,13 @@ impl NodeSwitch {
     pub(crate) fn apply_change(&self, change: &SwitchChange) -> io::Result<()> {
         let switch = &self.0.switch;
         match change {
-            SwitchChange::AddEdge(edge) => switch.add_edge(*edge),
+            SwitchChange::AddEdge(edge) => {
+                self.lock_edges().insert(*edge);
+                switch.add_edge(*edge)
+            }
             SwitchChange::RemoveEdge(edge) => {
                 switch.remove_edge(*edge);
+                self.lock_edges().remove(*edge);
                 Ok(())
             }
             SwitchChange::SetBackends(function, eips) => switch.set_backends(*function, eips),
@@ -143,7 +151,28 @@ impl NodeSwitch {
         self.0.cutter.request_cuts(functions);
     }
 
-    /// Returns how many connections were cut because their edge was removed.
+    /// Cuts UDP sockets that are connected to ended instances of a function, soon. Checks only functions that
+    /// have exchanged datagrams with it.
+    fn cut_ended_peers(&self, function: Ipv4Addr) {
+        let edges = self.lock_edges().edges_of(function);
+        let had_datagrams = |edge: &AddressEdge| {
+            let traffic = self.0.switch.edge_traffic(*edge);
+            traffic.is_some_and(|traffic| traffic.datagram_flows > 0)
+        };
+        let edges = edges.into_iter().filter(had_datagrams);
+        let peers = edges.map(|edge| match edge.caller == function {
+            true => edge.callee,
+            false => edge.caller,
+        });
+        self.0.cutter.request_cuts(peers.collect());
+    }
+
+    fn lock_edges(&self) -> MutexGuard<'_, EdgeSet> {
+        let edges = &self.0.edges;
+        edges.lock().unwrap_or_else(PoisonError::into_inner) // each change is complete
+    }
+
+    /// Returns how many connections were cut because their edge was removed, or their instance ended.
     pub(crate) fn cut_flows(&self) -> u64 {
         self.0.switch.cut_flows()
     }
@@ -208,5 +237,6 @@ impl Drop for InstancePermit {
     fn drop(&mut self) {
         self.switch.0.cutter.forget(self.eip);
         self.switch.0.switch.remove_instance(self.uid, self.eip);
+        self.switch.cut_ended_peers(self.function);
     }
 }

@@ -1,6 +1,7 @@
 //! The virtual switch: virtual addresses of functions, translated when an instance's socket connects,
 //! and the permissions of instances to reach each other; see `bpf/vip.c`.
 
+mod absent;
 mod denials;
 mod flow_cuts;
 mod rows;
@@ -9,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,17 +18,17 @@ use std::time::Duration;
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, SockMap};
-use aya::programs::{CgroupAttachMode, CgroupSock, SkLookup};
-use nearpath_types::{Eip, VirtualAddress};
+use aya::programs::{CgroupAttachMode, CgroupSock};
+use nearpath_types::Eip;
 
 use super::object::{self, attach_sock_ops, bpf_error, load_object, sum_counter, take_map};
 use super::socket_cgroup_guard::attach_hook;
-use crate::hub_netns::HubNetns;
 use rows::{
     AddressPair, BackendsRow, CallerRow, EdgeRow, MAX_BACKENDS, NetworksRow, ShareRow,
     encode_address,
 };
 
+pub use absent::AbsentSockets;
 pub use denials::{DenialEvent, DenialEvents};
 
 /// Programs for the addresses that sockets use.
@@ -114,7 +115,7 @@ struct SwitchMaps {
     edges: HashMap<MapData, AddressPair, EdgeRow>,
     denials: HashMap<MapData, AddressPair, u64>,
     shares: HashMap<MapData, u32, ShareRow>,
-    node_listener: SockMap<MapData>,
+    node_sockets: SockMap<MapData>,
 }
 
 impl VirtualSwitch {
@@ -148,23 +149,6 @@ impl VirtualSwitch {
             edge_generation: AtomicU64::new(1),
             loaded,
         })
-    }
-
-    /// Opens a listener in the hub that gets all TCP connections to virtual addresses without a ready
-    /// instance here. The local address of an accepted socket is what the caller asked for, and its peer
-    /// is the caller's instance.
-    ///
-    /// # Errors
-    /// Fails without `CAP_NET_ADMIN`, or when the hub has such a listener.
-    pub fn listen_for_absent(&mut self, hub: &HubNetns) -> io::Result<TcpListener> {
-        hub.add_local_network(VirtualAddress::NETWORK, 16)?;
-        let listener = hub.open_listener()?;
-        map_result(self.lock().node_listener.set(0, &listener, 0))?;
-        let program: &mut SkLookup = object::program(&mut self.loaded, "find_listener")?;
-        program.load().map_err(|error| bpf_error(&error))?;
-        let attached = program.attach(hub);
-        attached.map_err(|error| bpf_error(&error))?;
-        Ok(listener)
     }
 
     /// Sets the networks that the switch decides on. Before, every connection is denied.
@@ -275,6 +259,12 @@ impl VirtualSwitch {
             .collect()
     }
 
+    /// Returns the traffic of an edge; `None`: it is not declared.
+    pub fn edge_traffic(&self, edge: AddressEdge) -> Option<EdgeTraffic> {
+        let row = self.lock().edges.get(&rows::edge_key(edge), 0).ok()?;
+        Some(rows::traffic(row))
+    }
+
     /// Returns how often each pair without an edge was denied.
     pub fn denials(&self) -> BTreeMap<AddressEdge, u64> {
         let maps = self.lock();
@@ -322,7 +312,7 @@ impl SwitchMaps {
             edges: take_map(loaded, "edges")?,
             denials: take_map(loaded, "denials")?,
             shares: take_map(loaded, "denial_shares")?,
-            node_listener: take_map(loaded, "node_listener")?,
+            node_sockets: take_map(loaded, "node_sockets")?,
         })
     }
 }
