@@ -12,6 +12,7 @@ mod canaries;
 mod coap;
 mod cpu;
 mod database;
+mod datagrams;
 mod direct_calls;
 mod egress;
 mod external_server;

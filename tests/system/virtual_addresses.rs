@@ -32,7 +32,7 @@ self.answer(200, json.dumps(result).encode())"#;
 /// Responds with the path, and with the caller that the gateway names.
 const MIRROR_BODY: &str = r#"self.answer(200, (self.path + " from " + str(self.headers.get("X-Nearpath-Caller"))).encode())"#;
 
-fn caller(server: &TestServer, name: &str, calls: &str) -> Value {
+pub(crate) fn caller(server: &TestServer, name: &str, calls: &str) -> Value {
     let mut function = http_function(&server.data_dir, name, RUN_BODY);
     function["annotations"] = json!({ "nearpath.io/chain": "shop", "nearpath.io/calls": calls });
     function
@@ -46,7 +46,7 @@ fn redis(server: &TestServer, name: &str) -> Value {
     function
 }
 
-async fn run(server: &TestServer, function: &str, program: &'static str) -> Value {
+pub(crate) async fn run(server: &TestServer, function: &str, program: &'static str) -> Value {
     let answer = server.call_function(function, program).await;
     let text = String::from_utf8_lossy(answer.body()).into_owned();
     assert_eq!(answer.status(), StatusCode::OK, "{text}\n{}", server.log());
