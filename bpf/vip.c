@@ -527,13 +527,16 @@ SEC("sockops") int follow_connection(struct bpf_sock_ops *ops)
 SEC("sk_lookup") int find_listener(struct bpf_sk_lookup *ctx)
 {
 	struct networks *networks = read_networks();
-	__u32 index = ctx->protocol == IPPROTO_TCP ? CONNECTIONS : DATAGRAMS;
+	__u32 index = CONNECTIONS;
 	struct bpf_sock *listener;
 	long error;
 
 	/* Programs of this type run for TCP and UDP alone. */
 	if (!networks || ctx->family != AF_INET || !is_in(ctx->local_ip4, &networks->virtual))
 		return SK_PASS;
+	if (ctx->protocol == IPPROTO_UDP)
+		/* Instances have consecutive addresses. */
+		index = DATAGRAMS + bpf_htonl(ctx->remote_ip4) % DATAGRAM_SOCKETS;
 	listener = bpf_map_lookup_elem(&node_sockets, &index);
 	if (!listener)
 		return SK_DROP;

@@ -180,13 +180,16 @@ struct {
 	__type(value, struct flow);
 } flows SEC(".maps");
 
-/* Indexes of the node's sockets in the hub. crates/kernel/src/bpf/virtual_switch/absent.rs. */
-enum node_socket { CONNECTIONS, DATAGRAMS, NODE_SOCKET_COUNT };
+/* UDP sockets of the node. Each has a queue of its own, so a caller that fills one takes the place of few others. */
+#define DATAGRAM_SOCKETS 16
+/* Indexes of the node's sockets in the hub: its listener, and the first UDP socket.
+ * crates/kernel/src/bpf/virtual_switch/absent.rs. */
+enum node_socket { CONNECTIONS, DATAGRAMS };
 
-/* The node's listener and its UDP socket, for virtual addresses without a ready instance here. */
+/* The node's sockets for virtual addresses without a ready instance here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKMAP);
-	__uint(max_entries, NODE_SOCKET_COUNT);
+	__uint(max_entries, DATAGRAMS + DATAGRAM_SOCKETS);
 	__type(key, __u32);
 	__type(value, __u32);
 } node_sockets SEC(".maps");

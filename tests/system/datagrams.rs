@@ -181,7 +181,10 @@ def instances_of(kind):
     return ask(20)[0]
 result = [instances_of(kind) for kind in sockets]"#;
     let program = format!("{OPEN_SOCKETS}{per_socket}");
-    assert_eq!(run(&server, "cart", program.leak()).await, json!(vec![1; 8]));
+    assert_eq!(
+        run(&server, "cart", program.leak()).await,
+        json!(vec![1; 8])
+    );
 }
 
 /// Sends until an error, one datagram after each answer.

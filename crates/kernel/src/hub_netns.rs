@@ -16,7 +16,7 @@ use rustix::net::{bind, connect};
 
 use crate::namespace;
 use crate::netlink::{LOOPBACK_INDEX, RtnlSocket};
-use crate::sockets::request_destinations;
+use crate::sockets::request_details;
 
 /// Settings below `/proc/sys/net`; see the kernel's `Documentation/networking/ip-sysctl.rst`.
 const HUB_SYSCTLS: &[(&str, &str)] = &[
@@ -36,8 +36,8 @@ const HUB_SYSCTLS: &[(&str, &str)] = &[
 ];
 
 /// Octets that the kernel keeps of datagrams until the node reads them; it doubles the number (`socket(7)`).
-/// Enough for a burst of small ones of 1,000 callers.
-const DATAGRAM_BUFFER_BYTES: usize = 1 << 20;
+/// A small datagram takes about 800 octets, so a burst of 600 fits.
+const DATAGRAM_BUFFER_BYTES: usize = 256 << 10;
 
 /// Settings for packets between instances.
 const FORWARDING_SYSCTLS: &[(&str, &str)] = &[
@@ -113,13 +113,13 @@ impl HubNetns {
     }
 
     /// Opens a non-blocking UDP socket at a free port of the gateway's address, which receives datagrams with
-    /// their destinations.
+    /// their destinations and the number of lost ones.
     ///
     /// # Errors
     /// Fails without `CAP_SYS_ADMIN`, or without free descriptors.
     pub(crate) fn open_datagram_socket(&self) -> io::Result<UdpSocket> {
         let socket = namespace::open_udp_socket_in(self)?;
-        request_destinations(&socket)?;
+        request_details(&socket)?;
         set_socket_recv_buffer_size_force(&socket, DATAGRAM_BUFFER_BYTES)?;
         // Only bound sockets can be in a map of BPF.
         bind(&socket, &SocketAddrV4::new(self.gateway, 0))?;
@@ -138,6 +138,7 @@ impl HubNetns {
     ) -> io::Result<UdpSocket> {
         let socket = namespace::open_udp_socket_in(self)?;
         if let Some(local) = local {
+            // The flows of several callers have the same virtual address.
             set_socket_reuseaddr(&socket, true)?;
             bind(&socket, &local)?;
         }

@@ -35,6 +35,7 @@ impl Node {
                 total.open = total.open.saturating_add(open);
             }
         }
+        // The kernel does not see that a forwarded flow is used: its socket is connected.
         let forwarded = self.switch_report.datagrams();
         for (callee, flows) in forwarded
             .map(DatagramReport::flows_by_callee)

@@ -11,7 +11,7 @@ pub(crate) mod raw_options;
 mod sock_diag;
 mod socket_dump;
 
-pub(crate) use datagram::request_destinations;
+pub(crate) use datagram::request_details;
 pub use datagram::{ReceivedDatagram, receive_datagram};
 pub use flow_info::{TcpFlowInfo, tcp_flow_info};
 pub use initial_window::{InitialWindow, set_initial_window};

@@ -122,6 +122,7 @@ impl NodeSwitch {
         let switch = &self.0.switch;
         match change {
             SwitchChange::AddEdge(edge) => {
+                // Before the row: a datagram may follow at once.
                 self.lock_edges().insert(*edge);
                 switch.add_edge(*edge)
             }
@@ -160,6 +161,7 @@ impl NodeSwitch {
             traffic.is_some_and(|traffic| traffic.datagram_flows > 0)
         };
         let edges = edges.into_iter().filter(had_datagrams);
+        // Callers are connected by their edge, and servers to answer.
         let peers = edges.map(|edge| match edge.caller == function {
             true => edge.callee,
             false => edge.caller,

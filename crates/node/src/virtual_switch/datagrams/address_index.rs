@@ -27,6 +27,7 @@ impl AddressIndex {
             ..Self::default()
         };
         for route in snapshot.functions.values() {
+            // In any state: an instance that starts or drains may call.
             let eips = route.instances.iter().filter_map(|one| ipv4(one.addr.ip()));
             let instances = eips.map(|eip| (eip, route.id.clone()));
             index.instances.extend(instances);
@@ -57,6 +58,7 @@ impl AddressIndex {
             .functions
             .get(callee)
             .is_some_and(|route| route.runs_here);
+        // The kernel has checked the edge, but it may have been removed since.
         let reason = if !is_declared(snapshot, &parties) {
             DropReason::NotDeclared
         } else if key.destination.port() == PLATFORM_PORT {
@@ -78,6 +80,7 @@ impl AddressIndex {
         parties: &FlowParties,
         instance: Option<Ipv4Addr>,
     ) -> bool {
+        // The functions, too: an address may belong to another one by now.
         let belongs = |eip: &Ipv4Addr, function| self.instances.get(eip) == Some(function);
         belongs(key.source.ip(), &parties.caller)
             && self.functions.get(key.destination.ip()) == Some(&parties.callee)
@@ -103,5 +106,125 @@ fn ipv4(address: IpAddr) -> Option<Ipv4Addr> {
     match address {
         IpAddr::V4(v4) => Some(v4),
         IpAddr::V6(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_types::policy::CallTransport;
+    use nearpath_types::{
+        FunctionPolicy, FunctionRoute, InstanceAddr, InstanceId, InstanceLocality, InstanceRoute,
+        VirtualAddress,
+    };
+    use std::net::SocketAddrV4;
+    use std::sync::Arc;
+
+    fn route(name: &str, number: u8, calls: &[&str], instances: &[u8]) -> FunctionRoute {
+        let instance = |&number: &u8| InstanceRoute {
+            id: InstanceId(number.into()),
+            addr: InstanceAddr(([10, 62, 0, number], 8080).into()),
+            locality: InstanceLocality::SameNode,
+            state: match number % 2 {
+                0 => InstanceState::Ready,
+                _ => InstanceState::Starting,
+            },
+            quic: None,
+            transport: CallTransport::Auto,
+            server: None,
+        };
+        FunctionRoute {
+            id: name.parse().unwrap(),
+            address: Some(VirtualAddress {
+                v4: [10, 60, 0, number].into(),
+                v6: "fd00::1".parse().unwrap(),
+            }),
+            policy: Arc::new(FunctionPolicy {
+                calls: calls.iter().map(|name| name.parse().unwrap()).collect(),
+                ..FunctionPolicy::default()
+            }),
+            replicas: 1,
+            instances: instances.iter().map(instance).collect(),
+            runs_here: name != "away",
+            remotes: Vec::new(),
+            start_failure: None,
+        }
+    }
+
+    /// `cart` with instances 2 and 3 calls `store` and `away`.
+    fn snapshot(store: &[u8], calls: &[&str]) -> RoutingSnapshot {
+        let functions = [
+            route("cart", 2, calls, &[2, 3]),
+            route("store", 3, &[], store),
+            route("away", 4, &[], &[]),
+        ];
+        RoutingSnapshot {
+            version: 1,
+            nodes: Arc::default(),
+            functions: functions.into_iter().collect(),
+        }
+    }
+
+    fn key(instance: u8, function: u8, port: u16) -> FlowKey {
+        FlowKey {
+            source: SocketAddrV4::new([10, 62, 0, instance].into(), 5000),
+            destination: SocketAddrV4::new([10, 60, 0, function].into(), port),
+        }
+    }
+
+    #[test]
+    fn declared_callees_that_run_here_are_admitted() {
+        let snapshot = snapshot(&[5, 6, 8], &["store", "away"]);
+        let index = AddressIndex::new(&snapshot);
+        let store = "store".parse().unwrap();
+        for (key, expected) in [
+            (key(2, 3, 7000), Ok("store")),
+            // An instance that starts may call.
+            (key(3, 3, 7000), Ok("store")),
+            (key(9, 3, 7000), Err(DropReason::UnknownCaller)),
+            (key(2, 9, 7000), Err(DropReason::NotDeployed)),
+            (key(5, 2, 7000), Err(DropReason::NotDeclared)),
+            (key(2, 3, 8080), Err(DropReason::PlatformPort)),
+            (key(2, 4, 7000), Err(DropReason::OtherNodes)),
+        ] {
+            let admitted = index.admit(&snapshot, &key);
+            let admitted = admitted.map(|parties| parties.callee);
+            let expected = expected.map(|name| name.parse().unwrap());
+            assert_eq!(admitted.map_err(|(reason, _)| reason), expected, "{key:?}");
+        }
+        let ready = ready_instances(&snapshot, &store);
+        assert_eq!(ready, [[10, 62, 0, 6], [10, 62, 0, 8]].map(Ipv4Addr::from));
+    }
+
+    #[test]
+    fn a_flow_ends_with_each_of_its_parts() {
+        let calls = ["store"];
+        let (flow, instance) = (key(2, 3, 7000), Some([10, 62, 0, 6].into()));
+        let before = snapshot(&[6], &calls);
+        let parties = AddressIndex::new(&before).admit(&before, &flow).unwrap();
+        let is_current = |snapshot: &RoutingSnapshot, flow: &FlowKey, instance| {
+            AddressIndex::new(snapshot).is_current(snapshot, flow, &parties, instance)
+        };
+        assert!(is_current(&before, &flow, instance));
+        let scaled = snapshot(&[8], &calls);
+        assert!(
+            !is_current(&scaled, &flow, instance),
+            "its instance has ended"
+        );
+        assert!(is_current(&scaled, &flow, None), "it waits");
+        assert!(
+            !is_current(&snapshot(&[6], &[]), &flow, instance),
+            "no edge"
+        );
+        assert!(
+            !is_current(&before, &key(9, 3, 7000), instance),
+            "no caller"
+        );
+        assert!(
+            !is_current(&before, &key(2, 9, 7000), instance),
+            "no callee"
+        );
+        // Another function has the instance's address.
+        assert!(!is_current(&before, &flow, Some([10, 62, 0, 2].into())));
     }
 }

@@ -25,10 +25,12 @@ pub(super) enum DropReason {
     Removed,
     #[error("the instance or the caller's socket did not take it")]
     Unreachable,
+    #[error("the node had no time to read it")]
+    QueueFull,
 }
 
 impl DropReason {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::UnknownCaller,
         Self::NotDeclared,
         Self::NotDeployed,
@@ -39,6 +41,7 @@ impl DropReason {
         Self::ColdTimeout,
         Self::Removed,
         Self::Unreachable,
+        Self::QueueFull,
     ];
 
     /// Returns the label of its metric.
@@ -54,6 +57,7 @@ impl DropReason {
             Self::ColdTimeout => "cold_timeout",
             Self::Removed => "removed",
             Self::Unreachable => "unreachable",
+            Self::QueueFull => "queue_full",
         }
     }
 }
@@ -104,6 +108,6 @@ mod tests {
         let counts = counters.dropped();
         let expected = DropReason::ALL.iter().map(|reason| reason.label());
         assert!(counts.iter().map(|(label, _)| *label).eq(expected));
-        assert!(counts.iter().map(|(_, count)| *count).eq(1..=10));
+        assert!(counts.iter().map(|(_, count)| *count).eq(1..=11));
     }
 }

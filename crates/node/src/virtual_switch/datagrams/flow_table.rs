@@ -109,6 +109,7 @@ impl<F> FlowTable<F> {
         deadline: Instant,
     ) -> Result<(), DropReason> {
         let bytes = held_size(content);
+        // Before the flow: one that holds nothing would never end.
         if !self.has_space(parties, bytes) {
             return Err(DropReason::NoSpace);
         }
@@ -126,6 +127,7 @@ impl<F> FlowTable<F> {
     }
 
     fn begin(&mut self, key: FlowKey, parties: &FlowParties) -> Result<&mut Flow<F>, DropReason> {
+        // Returned when the flow is dropped, however it ends.
         let share = self.shares.take(&parties.caller);
         let flow = Flow {
             number: FlowNumber(self.next_number),
@@ -177,12 +179,14 @@ impl<F> FlowTable<F> {
     ) -> usize {
         let over = self.flows.iter();
         let over = over.filter(|(key, flow)| is_over(key, &flow.parties, flow.state.forwarding()));
+        // Collected first: a removal changes the table.
         let over: Vec<_> = over.map(|(key, _)| *key).collect();
         over.iter().map(|key| self.remove(key)).sum()
     }
 
     /// Drops datagrams whose time is over. Returns how many of which flows.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<(FlowKey, FlowParties, usize)> {
+        // Deadlines need not grow: the cold timeout may have changed in between.
         let is_over = |one: &HeldDatagram| one.deadline <= now;
         let due = self
             .waiting()
@@ -250,6 +254,7 @@ impl<F> FlowTable<F> {
         *datagrams = kept;
         let (parties, is_over) = (flow.parties.clone(), datagrams.is_empty());
         self.release(&parties, &over);
+        // The next datagram begins a new flow, and wakes the function again.
         if is_over {
             self.flows.remove(key);
         }
@@ -273,6 +278,7 @@ impl<F> FlowTable<F> {
         let of_callee = self.held_by_callee.get(&parties.callee);
         let in_callee = match of_callee {
             Some(held) => held.fits(&parties.caller, bytes),
+            // Not stored: a refused caller leaves nothing behind.
             None => HeldBytes::new(MAX_HELD_PER_CALLEE).fits(&parties.caller, bytes),
         };
         in_callee && self.held.fits(&parties.caller, bytes)
@@ -290,6 +296,7 @@ impl<F> FlowTable<F> {
         self.held.remove(&parties.caller, bytes);
         if let Some(of_callee) = self.held_by_callee.get_mut(&parties.callee) {
             of_callee.remove(&parties.caller, bytes);
+            // Functions come and go: an empty entry would stay for ever.
             if of_callee.is_empty() {
                 self.held_by_callee.remove(&parties.callee);
             }

@@ -35,6 +35,7 @@ fn open(table: &mut TestTable, key: &FlowKey) -> Option<Vec<Box<[u8]>>> {
 fn a_caller_fills_half_of_a_callee_and_leaves_the_rest() {
     let (mut table, now) = (TestTable::default(), Instant::now());
     let content = [7; 1_000];
+    // A caller alone gets half.
     let held = (0..100)
         .map_while(|_| {
             table
@@ -105,6 +106,7 @@ fn the_end_of_an_earlier_flow_does_not_end_a_later_one() {
     let flow = key(1, 2, 1);
     table.hold(flow, &parties(1, 2), b"a", now).unwrap();
     open(&mut table, &flow).unwrap();
+    // The task of the first flow reports its end late.
     let first = *table.find(&flow).unwrap().1.unwrap();
     table.end(&flow, first);
     table.hold(flow, &parties(1, 2), b"b", now).unwrap();

@@ -13,9 +13,8 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::drop_reason::{DropReason, add};
-use super::flow_table::{FlowKey, FlowNumber};
-use super::forwarder::{ForwarderContext, MAX_BATCH, MAX_DATAGRAM_BYTES};
+use super::drop_reason::{DatagramCounters, DropReason, add};
+use super::receive_queue::{MAX_BATCH, MAX_DATAGRAM_BYTES};
 
 /// Time after the last datagram of both directions, until a flow ends. The next datagram begins a new one.
 const FLOW_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -36,37 +35,37 @@ pub(super) struct OpenFlow {
     task: AbortHandle,
 }
 
-/// Sockets between the caller and the instance.
-struct FlowTask {
-    context: Arc<ForwarderContext>,
-    identity: (FlowKey, FlowNumber),
+/// Sockets between a caller and an instance.
+pub(super) struct FlowSockets {
     /// Has the virtual address, and is connected to the caller's socket.
-    caller: UdpSocket,
-    instance: Arc<UdpSocket>,
+    pub(super) caller: UdpSocket,
+    pub(super) instance: Arc<UdpSocket>,
 }
 
 /// Reason why a flow ends by itself.
 struct FlowOver;
 
 impl OpenFlow {
-    /// Starts to forward once the signal is dropped.
+    /// Starts to forward once the signal is dropped. Calls `end` when the flow ends by itself.
     pub(super) fn start(
-        context: &Arc<ForwarderContext>,
-        identity: (FlowKey, FlowNumber),
-        caller: UdpSocket,
-        (instance_eip, instance): (Ipv4Addr, Arc<UdpSocket>),
+        instance_eip: Ipv4Addr,
+        sockets: FlowSockets,
+        counters: Arc<DatagramCounters>,
+        end: impl FnOnce() + Send + 'static,
     ) -> (Self, StartSignal) {
         let (signal, start) = oneshot::channel();
-        let task = FlowTask {
-            context: context.clone(),
-            identity,
-            caller,
-            instance: instance.clone(),
+        // The forwarder sends to it, too: what is held, and what came before the flow had its socket.
+        let instance = sockets.instance.clone();
+        let forwarding = async move {
+            let _ = start.await; // it is dropped, never sent
+            sockets.forward_until_over(&counters).await;
+            end();
         };
+        let task = tokio::spawn(forwarding).abort_handle();
         let open = Self {
             instance_eip,
             instance,
-            task: tokio::spawn(task.run(start)).abort_handle(),
+            task,
         };
         (open, signal)
     }
@@ -74,20 +73,17 @@ impl OpenFlow {
 
 impl Drop for OpenFlow {
     fn drop(&mut self) {
-        self.task.abort();
+        self.task.abort(); // closes the sockets
     }
 }
 
-impl FlowTask {
-    async fn run(self, start: oneshot::Receiver<()>) {
-        let _ = start.await; // it is dropped, never sent
+impl FlowSockets {
+    async fn forward_until_over(&self, counters: &DatagramCounters) {
         while let Ok(Ok(())) = timeout(FLOW_IDLE_TIMEOUT, self.wait_readable()).await {
-            if self.forward_available().is_err() {
-                break;
+            if self.forward_available(counters).is_err() {
+                return;
             }
         }
-        let (key, number) = &self.identity;
-        self.context.end_flow(key, *number);
     }
 
     async fn wait_readable(&self) -> io::Result<()> {
@@ -97,37 +93,36 @@ impl FlowTask {
         }
     }
 
-    fn forward_available(&self) -> Result<(), FlowOver> {
-        // A refusal of the caller says that its socket is closed. That of the instance may be for now only.
-        match self.forward(&self.caller, &self.instance) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Err(FlowOver),
-            other => other.map_err(|_| FlowOver)?,
-        }
-        match self.forward(&self.instance, &self.caller) {
+    fn forward_available(&self, counters: &DatagramCounters) -> Result<(), FlowOver> {
+        // A refusal of the caller says that its socket is closed, so answers have no reader.
+        forward(&self.caller, &self.instance, counters).map_err(|_| FlowOver)?;
+        match forward(&self.instance, &self.caller, counters) {
+            // The instance may open its port later.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
             other => other.map_err(|_| FlowOver),
         }
     }
+}
 
-    /// Forwards the datagrams that are there, a batch at most.
-    fn forward(&self, from: &UdpSocket, to: &UdpSocket) -> io::Result<()> {
-        let counters = &self.context.counters;
-        BUFFER.with_borrow_mut(|buffer| {
-            for _ in 0..MAX_BATCH {
-                match from.try_recv(buffer) {
-                    Ok(len) if send_datagram(to, &buffer[..len]) => add(&counters.forwarded, 1),
-                    Ok(_) => counters.count_dropped(DropReason::Unreachable, 1),
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                    Err(error) => return Err(error),
-                }
+/// Forwards the datagrams that are there, a batch at most.
+fn forward(from: &UdpSocket, to: &UdpSocket, counters: &DatagramCounters) -> io::Result<()> {
+    BUFFER.with_borrow_mut(|buffer| {
+        // Bounded, so that answers get their turn while a caller floods.
+        for _ in 0..MAX_BATCH {
+            match from.try_recv(buffer) {
+                Ok(len) if send_datagram(to, &buffer[..len]) => add(&counters.forwarded, 1),
+                Ok(_) => counters.count_dropped(DropReason::Unreachable, 1),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
             }
-            Ok(())
-        })
-    }
+        }
+        Ok(())
+    })
 }
 
 /// Sends a datagram to the peer of a socket, without waiting. Returns whether the kernel took it.
 pub(super) fn send_datagram(socket: impl AsFd, content: &[u8]) -> bool {
+    // Not by the runtime: it takes a new socket for one that is not writable yet.
     let send_once = || send(&socket, content, SendFlags::empty()).is_ok();
     // The first attempt may report an ICMP error of an earlier datagram instead (`ip(7)`).
     send_once() || send_once()

@@ -6,10 +6,12 @@
 
 mod address_index;
 mod drop_reason;
+mod flow_context;
 mod flow_table;
 mod flow_task;
 mod forwarder;
 mod held_bytes;
+mod receive_queue;
 mod report;
 
 pub(crate) use forwarder::DatagramForwarder;

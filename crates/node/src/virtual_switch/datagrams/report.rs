@@ -12,14 +12,14 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::forwarder::ForwarderContext;
+use super::flow_context::FlowContext;
 
 /// Reads the counts of a forwarder. Clones read the same one.
 #[derive(Clone)]
-pub(crate) struct DatagramReport(Arc<ForwarderContext>);
+pub(crate) struct DatagramReport(Arc<FlowContext>);
 
 impl DatagramReport {
-    pub(super) fn new(context: Arc<ForwarderContext>) -> Self {
+    pub(super) fn new(context: Arc<FlowContext>) -> Self {
         Self(context)
     }
 
@@ -61,6 +61,7 @@ impl DatagramReport {
         let name = "nearpath_switch_datagrams_dropped";
         let help = "Datagrams to virtual addresses, and answers, that the node dropped";
         let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
+        // Reasons without a datagram, too: a rate needs the zero before the first.
         for (reason, count) in self.0.counters.dropped() {
             let labels = [("reason", reason)];
             ConstCounter::new(count).encode(metric.encode_family(&labels)?)?;
