@@ -119,6 +119,27 @@ async fn datagrams_wake_a_function_and_none_is_lost() {
     assert_eq!(ask(&server, 20).await, complete, "{}", server.log());
 }
 
+/// More than a caller may have held.
+const SEND_LARGE: &str = r#"
+small, large = [open_socket(socket.AF_INET, True) for _ in range(2)]
+small.send(b"wake")
+small.recv(100)
+# Connected while the function slept, it has no flow yet.
+large.send(bytes(60000))
+result = len(large.recv(65535).split(b" ", 2)[2])"#;
+
+#[tokio::test]
+async fn a_large_datagram_to_a_ready_instance_need_not_be_held() {
+    need_root!();
+    let server = start_pair().await;
+    put_to_sleep(&server).await;
+    let program = format!("{OPEN_SOCKETS}{SEND_LARGE}");
+    let answer = run(&server, "cart", program.leak()).await;
+    assert_eq!(answer, 60_000, "{}", server.log());
+    let held = "nearpath_switch_datagrams_held_total";
+    assert_eq!(server.metric_total(held).await, 1);
+}
+
 #[tokio::test]
 async fn datagrams_beyond_the_share_of_a_caller_are_dropped_and_counted() {
     need_root!();

@@ -113,11 +113,11 @@ impl<F> FlowTable<F> {
         if !self.has_space(parties, bytes) {
             return Err(DropReason::NoSpace);
         }
-        let flow = match self.flows.get_mut(&key) {
-            Some(flow) => flow,
-            None => self.begin(key, parties)?,
-        };
-        let FlowState::Waiting(datagrams) = &mut flow.state else {
+        if !self.flows.contains_key(&key) {
+            self.begin(key, parties)?;
+        }
+        let state = self.flows.get_mut(&key).map(|flow| &mut flow.state);
+        let Some(FlowState::Waiting(datagrams)) = state else {
             return Err(DropReason::Unreachable); // callers forward it instead
         };
         let content = content.into();
@@ -126,7 +126,11 @@ impl<F> FlowTable<F> {
         Ok(())
     }
 
-    fn begin(&mut self, key: FlowKey, parties: &FlowParties) -> Result<&mut Flow<F>, DropReason> {
+    /// Begins a flow that does not exist. It waits, so that callers hold a datagram, open it or end it.
+    ///
+    /// # Errors
+    /// Returns the reason when its datagram is dropped.
+    pub(super) fn begin(&mut self, key: FlowKey, parties: &FlowParties) -> Result<(), DropReason> {
         // Returned when the flow is dropped, however it ends.
         let share = self.shares.take(&parties.caller);
         let flow = Flow {
@@ -136,7 +140,8 @@ impl<F> FlowTable<F> {
             _share: share.ok_or(DropReason::TooManyFlows)?,
         };
         self.next_number += 1;
-        Ok(self.flows.entry(key).or_insert(flow))
+        self.flows.insert(key, flow);
+        Ok(())
     }
 
     /// Opens a waiting flow. Returns its datagrams in their order, and its number.

@@ -117,6 +117,19 @@ fn the_end_of_an_earlier_flow_does_not_end_a_later_one() {
     assert_eq!(table.len(), 1);
 }
 
+#[test]
+fn a_flow_may_open_without_a_held_datagram() {
+    let mut table = TestTable::default();
+    let flow = key(1, 2, 1);
+    table.begin(flow, &parties(1, 2)).unwrap();
+    assert_eq!(table.next_deadline(), None);
+    assert_eq!(open(&mut table, &flow), Some(Vec::new()));
+    // If it cannot be opened, it is ended.
+    let other = key(1, 2, 2);
+    table.begin(other, &parties(1, 2)).unwrap();
+    assert_eq!((table.end_waiting(&other), table.len()), (0, 1));
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Receive {

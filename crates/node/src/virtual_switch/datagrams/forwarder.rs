@@ -144,13 +144,37 @@ impl DatagramForwarder {
             }
         };
         let ready = ready_instances(&snapshot, &parties.callee);
-        if ready.is_empty() {
-            // Also for a datagram that cannot be held: its sender may repeat it.
-            self.context.wake_sleeping(&snapshot, &parties.callee);
+        if !ready.is_empty() {
+            return self.open_with(key, &parties, &ready, content);
         }
-        // Also while instances are ready: a flow opens with what it holds.
+        // Also for a datagram that cannot be held: its sender may repeat it.
+        self.context.wake_sleeping(&snapshot, &parties.callee);
         self.hold(key, &parties, content);
-        self.open_flow(key, &parties, &ready)
+        None
+    }
+
+    /// Opens a new flow to one of the ready instances, and forwards its first datagram, which may be too large
+    /// to be held.
+    fn open_with(
+        &mut self,
+        key: FlowKey,
+        parties: &FlowParties,
+        ready: &[Ipv4Addr],
+        content: &[u8],
+    ) -> Option<StartSignal> {
+        let begun = self.context.lock_table().begin(key, parties);
+        let signal = begun.map(|()| self.open_flow(key, parties, ready));
+        let reason = match signal {
+            Ok(Some(signal)) => {
+                self.forward_known(&key, content);
+                return Some(signal);
+            }
+            Ok(None) => DropReason::Unreachable,
+            Err(reason) => reason,
+        };
+        let callee = Some(parties.callee.clone());
+        self.context.report_drop(callee, key.source, reason, 1);
+        None
     }
 
     /// Forwards a datagram of an open flow.
