@@ -262,24 +262,26 @@ builtins.s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 builtins.s.settimeout(30)
 builtins.s.connect(("store", 7000))
 builtins.s.send(b"x")
-result = builtins.s.recv(100).decode().split()[1]"#;
-    assert_eq!(run(&server, "cart", open).await, "1");
+builtins.first = builtins.s.recv(100).split()[0]
+result = "answered""#;
+    assert_eq!(run(&server, "cart", open).await, "answered");
     let forwarded = "nearpath_switch_datagrams_forwarded_total";
     assert_eq!(server.metric_total(forwarded).await, 0, "straight to it");
     put_to_sleep(&server).await;
     let send = "import builtins\nbuiltins.s.send(b'x')\nresult = 'sent'";
-    let mut end = Value::Null;
     eventually("the socket has lost its peer", async || {
-        end = run(&server, "cart", send).await;
-        end != "sent"
+        let end = run(&server, "cart", send).await;
+        // Before, there may be errors of the network: the instance ends first, its address later.
+        end == "EDESTADDRREQ" || end == "ECONNABORTED"
     })
     .await;
-    assert!(end == "EDESTADDRREQ" || end == "ECONNABORTED", "{end}");
     let again = r#"import builtins
 builtins.s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 builtins.s.connect(("store", 7000))
 builtins.s.send(b"x")
-result = builtins.s.recv(100).decode().split()[1]"#;
+# The socket may still have answers of the first instance, from before its end.
+while (answer := builtins.s.recv(100).decode().split())[0] == builtins.first.decode(): pass
+result = answer[1]"#;
     assert_eq!(run(&server, "cart", again).await, "1", "{}", server.log());
 }
 
