@@ -171,6 +171,41 @@ result = "sent""#;
     }
 }
 
+/// Sends as fast as it can, from more sockets than a caller may have flows.
+const FLOOD: &str = r#"import time
+sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(300)]
+end = time.time() + 3
+while time.time() < end:
+    for s in sockets: s.sendto(bytes(200), ("10.60.0.0", 7000))
+result = "flooded""#;
+
+#[tokio::test]
+async fn a_caller_that_floods_takes_no_place_of_others() {
+    need_root!();
+    let server = start_pair().await;
+    put_to_sleep(&server).await;
+    let mut broken = udp_function(&server, "broken");
+    broken["envProcess"] = "sleep 1000".into();
+    server.deploy(&broken).await;
+    server
+        .deploy_ready(&caller(&server, "flooder", "broken"))
+        .await;
+    let address = server.describe("broken").await["virtualAddress"].clone();
+    let flood = FLOOD.replace("10.60.0.0", address.as_str().unwrap());
+    let flood = run(&server, "flooder", flood.leak());
+    let asked = async {
+        eventually("the flood has its share", async || {
+            dropped(&server, "no_space").await > 0
+        })
+        .await;
+        ask(&server, 20).await
+    };
+    let (flooded, answers) = tokio::join!(flood, asked);
+    assert_eq!(flooded, "flooded");
+    let complete = json!([1, [true], { "connected": [true], "sendto": [true], "ipv6": [true] }]);
+    assert_eq!(answers, complete, "{}", server.log());
+}
+
 #[tokio::test]
 async fn a_flow_stays_with_one_of_several_instances() {
     need_root!();
