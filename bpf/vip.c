@@ -8,7 +8,7 @@
  * sock_create: permits only protocols that these programs see.
  * bind4, bind6: note which instance a socket belongs to.
  * follow_connection: counts connections and their bytes, and notes listeners.
- * find_listener: runs in the hub, and gives connections to virtual addresses there to the node.
+ * find_listener: runs in the hub, and gives connections and datagrams to virtual addresses there to the node.
  * find_server_listener: runs in an instance, and gives connections to its address at port 80 to its own HTTP server,
  *   whatever that is bound to.
  *
@@ -205,6 +205,12 @@ INLINE void forget_flow(struct bpf_sock_addr *ctx)
 		bpf_sk_storage_delete(&flows, ctx->sk);
 }
 
+/* Returns the address that a socket's datagrams go to. Without a ready instance that is the virtual one. */
+INLINE __be32 destination_of(const struct flow *flow)
+{
+	return flow->eip ? flow->eip : flow->original[3];
+}
+
 /* Returns whether a datagram belongs to the flow of the last one. Datagrams to a virtual address go to the same instance as
  * long as that exists. Those of a connected IPv6 socket name the instance (udpv6_sendmsg). */
 INLINE int is_same_flow(const struct flow *last, const struct flow *flow, __be32 address)
@@ -212,6 +218,15 @@ INLINE int is_same_flow(const struct flow *last, const struct flow *flow, __be32
 	if (last->edge.callee != flow->edge.callee || !last->eip)
 		return 0;
 	return last->eip == address || (address == flow->edge.callee && function_of(last->eip) == address);
+}
+
+/* Returns whether a datagram goes to the virtual address that its socket is connected to: none was ready then. The socket
+ * takes answers of that address alone, so the node forwards its datagrams. A connected IPv6 socket names its peer with
+ * each datagram (udpv6_sendmsg). */
+INLINE int is_kept_virtual(struct bpf_sock_addr *ctx, const struct flow *last, __be32 address, enum hook hook)
+{
+	return hook == SENDMSG && !last->eip && last->original[3] == address && ctx->sk &&
+	       ctx->sk->state == BPF_TCP_ESTABLISHED && ctx->sk->dst_ip4 == address;
 }
 
 /* Gives a connection to the gateway a source that tells which function it is for. Fails if the socket has a source. */
@@ -292,7 +307,7 @@ INLINE int use_edge(struct bpf_sock_addr *ctx, struct flow *flow, struct edge *e
 	flow->port = ctx->user_port;
 	if (hook == CONNECT && ctx->type == SOCK_DGRAM)
 		mark_socket(ctx, NO_MARK);
-	if (last && is_same_flow(last, flow, address)) {
+	if (last && (is_same_flow(last, flow, address) || is_kept_virtual(ctx, last, address, hook))) {
 		flow->eip = last->eip;
 		return 1;
 	}
@@ -455,6 +470,11 @@ SEC("cgroup/recvmsg6") int recvmsg6(struct bpf_sock_addr *ctx)
 
 	if (!is_mapped(ctx))
 		return 1;
+	/* The node answers from the virtual address, until an instance is ready. */
+	if (flow && !flow->eip && flow->original[3] == ctx->user_ip6[3]) {
+		set_original(ctx, flow);
+		return 1;
+	}
 	function = virtual_sender(ctx, flow, ctx->user_ip6[3]);
 	if (flow && function && function == flow->edge.callee)
 		set_original(ctx, flow);
@@ -478,7 +498,7 @@ SEC("cgroup/getpeername6") int getpeername6(struct bpf_sock_addr *ctx)
 {
 	struct flow *flow = find_flow(ctx);
 
-	if (flow && is_mapped(ctx) && flow->eip == ctx->user_ip6[3]) {
+	if (flow && is_mapped(ctx) && destination_of(flow) == ctx->user_ip6[3]) {
 		set_original(ctx, flow);
 		ctx->user_port = flow->port;
 	}
@@ -550,18 +570,22 @@ SEC("sockops") int follow_connection(struct bpf_sock_ops *ops)
 	return 1;
 }
 
-/* Runs in the hub: gives connections to a virtual address, which the hub takes for its own, to the node's listener. */
+/* Runs in the hub, which takes virtual addresses for its own: gives connections and datagrams to the node. Datagrams of
+ * a connected socket of the hub never come here (__udp4_lib_lookup). */
 SEC("sk_lookup") int find_listener(struct bpf_sk_lookup *ctx)
 {
 	struct networks *networks = read_networks();
+	__u32 index = CONNECTIONS;
 	struct bpf_sock *listener;
-	__u32 first = 0;
 	long error;
 
-	if (!networks || ctx->family != AF_INET || ctx->protocol != IPPROTO_TCP ||
-	    !is_in(ctx->local_ip4, &networks->virtual))
+	/* Programs of this type run for TCP and UDP alone. */
+	if (!networks || ctx->family != AF_INET || !is_in(ctx->local_ip4, &networks->virtual))
 		return SK_PASS;
-	listener = bpf_map_lookup_elem(&node_listener, &first);
+	if (ctx->protocol == IPPROTO_UDP)
+		/* Instances have consecutive addresses. */
+		index = DATAGRAMS + bpf_htonl(ctx->remote_ip4) % DATAGRAM_SOCKETS;
+	listener = bpf_map_lookup_elem(&node_sockets, &index);
 	if (!listener)
 		return SK_DROP;
 	error = bpf_sk_assign(ctx, listener, 0);

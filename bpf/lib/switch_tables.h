@@ -180,13 +180,19 @@ struct {
 	__type(value, struct flow);
 } flows SEC(".maps");
 
-/* The node's listener in the hub, for connections to virtual addresses without a ready instance here. */
+/* UDP sockets of the node. Each has a queue of its own, so a caller that fills one takes the place of few others. */
+#define DATAGRAM_SOCKETS 16
+/* Indexes of the node's sockets in the hub: its listener, and the first UDP socket.
+ * crates/kernel/src/bpf/virtual_switch/absent.rs. */
+enum node_socket { CONNECTIONS, DATAGRAMS };
+
+/* The node's sockets for virtual addresses without a ready instance here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKMAP);
-	__uint(max_entries, 1);
+	__uint(max_entries, DATAGRAMS + DATAGRAM_SOCKETS);
 	__type(key, __u32);
 	__type(value, __u32);
-} node_listener SEC(".maps");
+} node_sockets SEC(".maps");
 
 /* Peers whose datagrams a socket has received last, so that it may answer them: a hash table of pairs of slots, in which the
  * newest of a pair is the first. A slot holds address and port, or 0. */

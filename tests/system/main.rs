@@ -15,6 +15,7 @@ mod canaries;
 mod coap;
 mod cpu;
 mod database;
+mod datagrams;
 mod direct_calls;
 mod egress;
 mod external_server;

@@ -8,11 +8,15 @@
 
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_reuseaddr};
+use rustix::net::{bind, connect};
 
 use crate::namespace;
 use crate::netlink::{LOOPBACK_INDEX, RtnlSocket};
+use crate::sockets::request_details;
 
 /// Settings below `/proc/sys/net`; see the kernel's `Documentation/networking/ip-sysctl.rst`.
 const HUB_SYSCTLS: &[(&str, &str)] = &[
@@ -30,6 +34,10 @@ const HUB_SYSCTLS: &[(&str, &str)] = &[
     ("ipv6/conf/all/disable_ipv6", "1"),
     ("ipv6/conf/default/disable_ipv6", "1"),
 ];
+
+/// Octets that the kernel keeps of datagrams until the node reads them; it doubles the number (`socket(7)`).
+/// A small datagram takes about 800 octets, so a burst of 600 fits.
+const DATAGRAM_BUFFER_BYTES: usize = 256 << 10;
 
 /// Settings for packets between instances.
 const FORWARDING_SYSCTLS: &[(&str, &str)] = &[
@@ -102,6 +110,40 @@ impl HubNetns {
     /// Fails without `CAP_SYS_ADMIN`, or without free descriptors.
     pub fn open_tcp_socket(&self) -> io::Result<OwnedFd> {
         namespace::open_tcp_socket_in(self, false)
+    }
+
+    /// Opens a non-blocking UDP socket at a free port of the gateway's address, which receives datagrams with
+    /// their destinations and the number of lost ones.
+    ///
+    /// # Errors
+    /// Fails without `CAP_SYS_ADMIN`, or without free descriptors.
+    pub(crate) fn open_datagram_socket(&self) -> io::Result<UdpSocket> {
+        let socket = namespace::open_udp_socket_in(self)?;
+        request_details(&socket)?;
+        set_socket_recv_buffer_size_force(&socket, DATAGRAM_BUFFER_BYTES)?;
+        // Only bound sockets can be in a map of BPF.
+        bind(&socket, &SocketAddrV4::new(self.gateway, 0))?;
+        Ok(socket.into())
+    }
+
+    /// Opens a non-blocking UDP socket between a local address and a peer. Without a local address the
+    /// kernel chooses one. Several sockets may have the same local address.
+    ///
+    /// # Errors
+    /// Fails without `CAP_SYS_ADMIN`, without free descriptors, or when the local address is not of the hub.
+    pub fn open_flow_socket(
+        &self,
+        local: Option<SocketAddrV4>,
+        peer: SocketAddrV4,
+    ) -> io::Result<UdpSocket> {
+        let socket = namespace::open_udp_socket_in(self)?;
+        if let Some(local) = local {
+            // The flows of several callers have the same virtual address.
+            set_socket_reuseaddr(&socket, true)?;
+            bind(&socket, &local)?;
+        }
+        connect(&socket, &peer)?;
+        Ok(socket.into())
     }
 
     /// Returns the address at which instances find the gateway.

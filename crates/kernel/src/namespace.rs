@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt,
+    AddressFamily, Protocol, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt,
 };
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
@@ -66,18 +66,33 @@ thread_local! {
 /// # Errors
 /// Fails without `CAP_SYS_ADMIN`, or when the kernel has no memory.
 pub fn open_tcp_socket_in(namespace: impl AsFd, is_ipv6: bool) -> io::Result<OwnedFd> {
+    let family = match is_ipv6 {
+        true => AddressFamily::INET6,
+        false => AddressFamily::INET,
+    };
+    open_socket_in(namespace, family, SocketType::STREAM, ipproto::TCP)
+}
+
+/// Creates a non-blocking UDP socket of IPv4 in a network namespace, like [`open_tcp_socket_in`].
+pub(crate) fn open_udp_socket_in(namespace: impl AsFd) -> io::Result<OwnedFd> {
+    let family = AddressFamily::INET;
+    open_socket_in(namespace, family, SocketType::DGRAM, ipproto::UDP)
+}
+
+fn open_socket_in(
+    namespace: impl AsFd,
+    family: AddressFamily,
+    kind: SocketType,
+    protocol: Protocol,
+) -> io::Result<OwnedFd> {
     OWN_NETNS.with(|own| {
         if own.get().is_none() {
             let _ = own.set(File::open("/proc/thread-self/ns/net")?); // was empty
         }
         let own = own.get().expect("it was set above");
-        let family = match is_ipv6 {
-            true => AddressFamily::INET6,
-            false => AddressFamily::INET,
-        };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         enter_netns(namespace)?;
-        let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP));
+        let socket = socket_with(family, kind, flags, Some(protocol));
         return_to_netns(own);
         Ok(socket?)
     })

@@ -6,6 +6,6 @@
 pub struct ConnectionTotals {
     /// Connections and flows of datagrams that have ever started.
     pub started: u64,
-    /// Connections that have not ended. A flow of datagrams is not among them: it has no end.
+    /// Connections that have not ended, and flows of datagrams that the node forwards. Others have no end.
     pub open: u64,
 }

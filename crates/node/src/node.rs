@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_domain::node_side::CallCounts;
 use nearpath_egress::EgressHandle;
 use nearpath_kernel::cgroup::{NodeCgroups, SocketGroup};
+use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sandbox::{InstanceLauncher, IsolationLevel, ZygoteProgram};
 use nearpath_types::chain_status::DirectCallCounts;
 use nearpath_types::direct::DirectInstances;
@@ -28,7 +29,7 @@ use crate::agent::{
 };
 use crate::allocators::{EipAllocator, InstanceIdAllocator};
 use crate::artifact::{ArtifactHold, ArtifactStore};
-use crate::config::{NodeConfig, NodeError};
+use crate::config::{NodeConfig, NodeError, WakeHook};
 use crate::domain_stats::DomainStats;
 use crate::domains::DomainRegistry;
 use crate::edge_metrics;
@@ -50,7 +51,7 @@ use crate::virtual_switch::remote::{
     self, AcceptedStream, StreamAcceptor, StreamCounts, StreamHook,
 };
 use crate::virtual_switch::{
-    self, InstanceConnector, NodeSwitch, SwitchReport, WakeProxy, log_denials,
+    self, DatagramForwarder, InstanceConnector, NodeSwitch, SwitchReport, WakeProxy, log_denials,
 };
 
 /// Opens the group of all sockets of instances, where a virtual switch is possible: it needs root on the
@@ -117,13 +118,13 @@ impl Node {
             &config.watchdog,
             network,
         );
-        let mut listener = None;
+        let mut absent = None;
         if let Some((group, hub)) = group.zip(config.hub.as_ref()) {
             let local_gateway = chain::gateway_listener(config.gateway_addr());
             let attached = NodeSwitch::attach(&group, hub, local_gateway);
             let (switch, opened) = attached.inspect_err(log_no_switch).ok().unzip();
             machine = machine.with_switch(group, switch);
-            listener = opened;
+            absent = opened;
         }
         machine = machine.with_shared_dirs(config.shared_dirs.clone());
         if let Some(forwarder) = config.forwarder.clone() {
@@ -153,8 +154,13 @@ impl Node {
         let streams = config.streams.clone();
         let mut node = Self::start_with_logs(Arc::new(machine), config, registry, logs).await?;
         if let Some(hub) = hub {
-            let connector = InstanceConnector::new(hub, node.watch_snapshots(), wake);
-            node.serve_connections(connector, streams, listener, registry);
+            let connector =
+                InstanceConnector::new(hub.clone(), node.watch_snapshots(), wake.clone());
+            let (connections, datagrams) = absent
+                .map(|absent| (absent.connections, absent.datagrams))
+                .unzip();
+            node.serve_connections(connector, streams, connections, registry);
+            node.serve_datagrams(hub, datagrams.unwrap_or_default(), wake);
         }
         node.serve_switch(switch, registry);
         Ok(node)
@@ -196,6 +202,19 @@ impl Node {
                 Err(PlatformError::new(remote::COMPONENT, Reason::NotHere, why))
             }
         }
+    }
+
+    /// Serves datagrams to virtual addresses without a ready instance here.
+    fn serve_datagrams(&mut self, hub: Arc<HubNetns>, sockets: Vec<UdpSocket>, wake: WakeHook) {
+        if sockets.is_empty() {
+            return;
+        }
+        let forwarder = DatagramForwarder::new(hub, self.watch_snapshots(), wake);
+        self.switch_report = self
+            .switch_report
+            .clone()
+            .with_datagrams(forwarder.report());
+        tokio::spawn(forwarder.serve(sockets));
     }
 
     /// Reports what the switch counts and denies.

@@ -10,6 +10,7 @@ use crate::node::Node;
 use crate::paths;
 use crate::remote_paths::remote_rows;
 use crate::totals::sum_edges;
+use crate::virtual_switch::DatagramReport;
 
 impl Node {
     /// Returns the connections along declared edges, by callee: those that the kernel counts, and those of
@@ -27,6 +28,16 @@ impl Node {
             }
         }
         self.stream_counts.add_incoming(&mut totals);
+        // The kernel does not see that a forwarded flow is used: its socket is connected.
+        let forwarded = self.switch_report.datagrams();
+        for (callee, flows) in forwarded
+            .map(DatagramReport::flows_by_callee)
+            .into_iter()
+            .flatten()
+        {
+            let total = totals.entry(callee).or_default();
+            total.open = total.open.saturating_add(flows);
+        }
         totals
     }
 

@@ -46,8 +46,8 @@ use socket_cgroup_guard::{enter_new_group, leave_group};
 
 pub use sockmap_router::{SockmapCounters, SockmapPair, SockmapRouter};
 pub use virtual_switch::{
-    AddressEdge, DenialEvent, DenialEvents, EdgeTraffic, SwitchNetworks, SwitchRefusals,
-    VirtualSwitch,
+    AbsentSockets, AddressEdge, DenialEvent, DenialEvents, EdgeTraffic, SwitchNetworks,
+    SwitchRefusals, VirtualSwitch,
 };
 
 /// Checks that this build has the programs and this process may load them, by loading one. For

@@ -1,6 +1,7 @@
-//! TCP sockets: options, hop limits, locking to a peer, path measurements, initial windows, and detection of
+//! Sockets: datagrams with their destinations; of TCP options, hop limits, locking to a peer, path measurements, initial windows, and detection of
 //! closed ones.
 
+mod datagram;
 mod flow_info;
 mod initial_window;
 mod instance_connections;
@@ -11,6 +12,8 @@ pub(crate) mod raw_options;
 mod sock_diag;
 mod socket_dump;
 
+pub(crate) use datagram::request_details;
+pub use datagram::{ReceivedDatagram, receive_datagram};
 pub use flow_info::{TcpFlowInfo, tcp_flow_info};
 pub use initial_window::{InitialWindow, set_initial_window};
 pub use instance_connections::has_calls;

@@ -12,7 +12,7 @@ use nearpath_kernel::sandbox::LaunchedInstance;
 use nearpath_testkit::need_support;
 use nearpath_types::Eip;
 
-use crate::fixture::kill;
+use crate::fixture::{GATEWAY, kill};
 use crate::virtual_switch::{CALLER, DECLARED, SwitchLab, UNDECLARED, virtual_address};
 
 /// Echoes over TCP and UDP on port 7000, and runs the programs that it gets on port 7009.
@@ -174,7 +174,7 @@ impl CutLab {
         let addresses = format!(
             "CALLER, CALLEE, OTHER, ULA, EIP = '{CALLER}', '{DECLARED}', '{UNDECLARED}', '{}', '{}'\n",
             virtual_address(DECLARED).v6,
-            self.instances[&DECLARED].1
+            self.instances.get(&DECLARED).map_or(GATEWAY, |one| one.1.0)
         );
         control.write_all((addresses + program).as_bytes()).unwrap();
         control.shutdown(Shutdown::Write).unwrap();
@@ -301,6 +301,48 @@ flows['answer'] = connected, connected_one
     assert_eq!(lab.states(DECLARED)["answer"], "alive");
     assert_eq!(lab.cut(DECLARED), 1);
     assert_eq!(lab.ended(DECLARED), ["answer"]);
+    lab.kill_all();
+}
+
+#[test]
+fn datagram_sockets_lose_an_ended_peer_and_connect_again() {
+    let mut lab = need_support!(CutLab::create());
+    // An edge back has no part in it.
+    lab.remove_edge(DECLARED, CALLER);
+    let open = "
+dgram = socket.SOCK_DGRAM
+flows = {'udp': connect(CALLEE, dgram), 'udp-ula': connect(ULA, dgram), 'udp-eip': connect(EIP, dgram),
+    'other': connect(OTHER, dgram), 'node': (connected, connect('10.62.0.1', dgram))}
+result = states()
+";
+    let alive = "udp=alive udp-ula=alive udp-eip=alive other=alive node=alive";
+    assert_eq!(lab.run(CALLER, open), alive);
+    assert_eq!(lab.cut(CALLER), 0, "all instances live");
+    let (ended, eip) = lab.instances.remove(&DECLARED).unwrap();
+    let uid = user_of(ended.pid);
+    kill(ended);
+    lab.lab.switch.remove_instance(uid, eip);
+    assert_eq!(lab.cut(CALLER), 3);
+    let states = lab.run(CALLER, "result = states()");
+    let lost = "udp=EDESTADDRREQ udp-ula=EDESTADDRREQ udp-eip=EDESTADDRREQ other=alive node=alive";
+    assert_eq!(states, lost);
+    // A new instance of the callee: the same sockets connect to it.
+    let spec = lab.lab.admit(lab.lab.lab.python(AGENT), DECLARED);
+    let (launched, line) = lab.lab.lab.start(&spec);
+    assert_eq!(line, "ready");
+    let eip = spec.network.unwrap().eip;
+    lab.lab.switch.set_backends(DECLARED, &[eip]).unwrap();
+    lab.instances.insert(DECLARED, (launched, eip));
+    let again = "
+for name, address in ('udp', CALLEE), ('udp-ula', ULA):
+    error = flows[name].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    assert error == errno.ECONNABORTED, error
+    flows[name].connect((address, 7000))
+del flows['udp-eip']
+result = states()
+";
+    let alive = "udp=alive udp-ula=alive other=alive node=alive";
+    assert_eq!(lab.run(CALLER, again), alive);
     lab.kill_all();
 }
 

@@ -3,17 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use nearpath_kernel::bpf::{AddressEdge, SwitchNetworks, VirtualSwitch};
 use nearpath_kernel::cgroup::{NodeCgroups, SocketGroup};
 use nearpath_kernel::sandbox::{DestinationRoute, LaunchedInstance, SandboxSpec};
+use nearpath_kernel::sockets::{ReceivedDatagram, receive_datagram};
 use nearpath_testkit::need_support;
 use nearpath_types::{Eip, VirtualAddress};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::fixture::{GATEWAY, Lab, kill};
+use crate::fixture::{GATEWAY, Lab, finish, kill};
 
 pub(crate) const CALLER: Ipv4Addr = Ipv4Addr::new(10, 60, 0, 2);
 pub(crate) const DECLARED: Ipv4Addr = Ipv4Addr::new(10, 60, 0, 3);
@@ -265,4 +267,148 @@ fn every_program_is_needed() {
             });
         }
     });
+}
+
+/// Sends datagrams to the first address, connected and not, and prints the peers of their answers.
+const ASK_ABSENT: &str = "
+import os, socket
+v4, v6 = os.environ['ADDRESSES'].split()
+def ask(s, name):
+    s.settimeout(20)
+    if name == 'sendto': s.sendto(name.encode(), (v4, 7001))
+    else: s.connect((v6 if name == 'ipv6' else v4, 7001)); s.send(name.encode())
+    data, peer = s.recvfrom(100)
+    s.sendto(b'again', (v4, 7001)) if name == 'sendto' else s.send(b'again')
+    print(name, data.decode(), peer[0], peer[1], s.recv(100).decode())
+    if name != 'sendto': print(s.getpeername()[0])
+for name in 'sendto', 'connected', 'ipv6':
+    ask(socket.socket(socket.AF_INET6 if name == 'ipv6' else socket.AF_INET, socket.SOCK_DGRAM), name)
+";
+
+/// Receives with a deadline.
+fn receive(sockets: &[UdpSocket], buffer: &mut [u8]) -> ReceivedDatagram {
+    receive_datagram(wait_readable(sockets), buffer).unwrap()
+}
+
+/// Returns the socket that has a datagram.
+fn wait_readable(sockets: &[UdpSocket]) -> &UdpSocket {
+    let events = sockets.iter().map(|one| PollFd::new(one, PollFlags::IN));
+    let mut events: Vec<_> = events.collect();
+    let limit = Timespec {
+        tv_sec: 30,
+        tv_nsec: 0,
+    };
+    assert_eq!(poll(&mut events, Some(&limit)).unwrap(), 1, "no datagram");
+    let mut both = events.iter().zip(sockets);
+    let is_ready = |(event, _): &(&PollFd<'_>, _)| event.revents().contains(PollFlags::IN);
+    both.find(is_ready).unwrap().1
+}
+
+#[test]
+fn datagrams_without_a_ready_instance_reach_the_node_and_answers_the_caller() {
+    let mut lab = need_support!(SwitchLab::create(&[]));
+    let hub = lab.lab.hub.clone();
+    let absent = lab.switch.listen_for_absent(&hub).unwrap();
+    lab.switch
+        .add_edge(AddressEdge {
+            caller: CALLER,
+            callee: DECLARED,
+        })
+        .unwrap();
+    let VirtualAddress { v4, v6 } = virtual_address(DECLARED);
+    let mut spec = lab.admit(lab.lab.python(ASK_ABSENT), CALLER);
+    spec.environment
+        .insert("ADDRESSES".into(), format!("{v4} {v6}"));
+    let eip = spec.network.as_ref().unwrap().eip;
+    let launched = lab.lab.launcher.launch_instance(&spec).unwrap();
+    let mut buffer = [0; 100];
+    // Kept: several sockets have the same local address.
+    let mut flows = Vec::new();
+    for way in ["sendto", "connected", "ipv6"] {
+        let received = receive(&absent.datagrams, &mut buffer);
+        assert_eq!(&buffer[..received.len], way.as_bytes());
+        assert_eq!((*received.source.ip(), received.lost), (eip.0, 0));
+        assert_eq!(received.destination, SocketAddrV4::new(DECLARED, 7001));
+        let flow = hub
+            .open_flow_socket(Some(received.destination), received.source)
+            .unwrap();
+        // Ready from now on: connected sockets stay with the node, which answers from their peer's address.
+        let ready = [Eip([10, 62, 255, 254].into())];
+        if way != "sendto" {
+            lab.switch.set_backends(DECLARED, &ready).unwrap();
+        }
+        flow.send(b"first").unwrap();
+        // Later ones come to the socket of the flow.
+        let len = wait_readable(std::slice::from_ref(&flow))
+            .recv(&mut buffer)
+            .unwrap();
+        assert_eq!(&buffer[..len], b"again");
+        flow.send(b"second").unwrap();
+        lab.switch.set_backends(DECLARED, &[]).unwrap();
+        flows.push(flow);
+    }
+    for socket in &absent.datagrams {
+        let none = receive_datagram(socket, &mut buffer).unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::WouldBlock);
+    }
+    let ended = finish(launched);
+    let expected = [
+        format!("sendto first {v4} 7001 second"),
+        format!("connected first {v4} 7001 second"),
+        v4.to_string(),
+        format!("ipv6 first {v6} 7001 second"),
+        v6.to_string(),
+    ];
+    let lines: Vec<_> = ended.out.lines().collect();
+    assert_eq!(lines, expected, "{ended:?}");
+}
+
+/// Sends more datagrams than a socket of the node keeps, and then one after another.
+const FLOOD: &str = "
+import os, socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for _ in range(5000): s.sendto(b'x', (os.environ['ADDRESS'], 7001))
+print('sent', flush=True)
+while True: time.sleep(0.01); s.sendto(b'x', (os.environ['ADDRESS'], 7001))
+";
+
+const SEND_ONE: &str = "
+import os, socket
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', (os.environ['ADDRESS'], 7001))
+";
+
+#[test]
+fn a_flood_fills_its_own_queue_and_is_counted() {
+    let mut lab = need_support!(SwitchLab::create(&[]));
+    let hub = lab.lab.hub.clone();
+    let absent = lab.switch.listen_for_absent(&hub).unwrap();
+    let edge = AddressEdge {
+        caller: CALLER,
+        callee: DECLARED,
+    };
+    lab.switch.add_edge(edge).unwrap();
+    let client = |script| {
+        let mut spec = lab.admit(lab.lab.python(script), CALLER);
+        spec.environment
+            .insert("ADDRESS".into(), DECLARED.to_string());
+        spec
+    };
+    let (flood, line) = lab.lab.start(&client(FLOOD));
+    assert_eq!(line, "sent");
+    assert_eq!(lab.lab.run(&client(SEND_ONE)).code, Some(0));
+    let mut buffer = [0; 10];
+    let mut drain = |socket: &UdpSocket| {
+        let received = std::iter::from_fn(|| receive_datagram(socket, &mut buffer).ok());
+        let received = received.take_while(|one| one.lost == 0);
+        received.count()
+    };
+    let mut kept: Vec<_> = absent.datagrams.iter().map(&mut drain).collect();
+    kept.retain(|count| *count > 0);
+    kept.sort_unstable();
+    assert_eq!(kept.len(), 2, "each instance has its queue: {kept:?}");
+    assert!(kept[0] == 1 && (600..5_000).contains(&kept[1]), "{kept:?}");
+    // The loss is told with the datagrams that were queued after it.
+    let lost = receive(&absent.datagrams, &mut [0; 10]).lost as usize;
+    assert!(lost >= 5_000 - kept[1], "{lost} {kept:?}");
+    kill(flood);
 }

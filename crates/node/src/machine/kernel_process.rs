@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -67,6 +68,7 @@ pub(super) struct KernelProcess {
     resources: Mutex<Option<ProcessResources>>,
     /// Kills for lack of memory when the resources were released.
     last_oom_kills: OnceLock<Option<u64>>,
+    is_frozen: AtomicBool,
 }
 
 impl KernelProcess {
@@ -82,6 +84,7 @@ impl KernelProcess {
             session,
             resources: Mutex::new(Some(resources)),
             last_oom_kills: OnceLock::new(),
+            is_frozen: AtomicBool::new(false),
         });
         process.track_connections();
         process
@@ -105,9 +108,9 @@ impl KernelProcess {
         let _ = pidfd_send_signal(&self.pidfd, signal);
     }
 
-    fn cut_accepted(&self, resources: &ProcessResources) -> io::Result<()> {
+    fn leave_peers(&self, resources: &ProcessResources) -> io::Result<()> {
         match (&resources.switch_permit, self.open_netns()?) {
-            (Some(permit), Some(netns)) => permit.cut_accepted(netns),
+            (Some(permit), Some(netns)) => permit.leave_peers(netns),
             _ => Ok(()),
         }
     }
@@ -201,8 +204,9 @@ impl InstanceProcess for KernelProcess {
         let resources = self.resources();
         let resources = resources.as_ref().ok_or(io::ErrorKind::NotFound)?;
         resources.cgroup.freeze()?;
-        let cut = self.cut_accepted(resources);
-        cut.inspect_err(|_| drop(resources.cgroup.thaw()))?;
+        self.is_frozen.store(true, Ordering::Relaxed); // the agent's requests come one by one
+        let left = self.leave_peers(resources);
+        left.inspect_err(|_| drop(resources.cgroup.thaw()))?;
         if has_swap() {
             let _ = resources.cgroup.reclaim_memory(); // as far as the kernel can
         }
@@ -211,8 +215,14 @@ impl InstanceProcess for KernelProcess {
 
     fn thaw(&self) -> io::Result<()> {
         let resources = self.resources();
-        let frozen = resources.as_ref().map(|resources| &resources.cgroup);
-        frozen.map_or(Ok(()), InstanceCgroup::thaw)
+        let is_frozen = self.is_frozen.swap(false, Ordering::Relaxed);
+        let Some(resources) = resources.as_ref().filter(|_| is_frozen) else {
+            return Ok(());
+        };
+        if let Some(permit) = &resources.switch_permit {
+            permit.rejoin_peers()?;
+        }
+        resources.cgroup.thaw()
     }
 
     fn cpu_time(&self) -> Option<Duration> {

@@ -1,4 +1,4 @@
-//! Cuts the flows of removed edges, on a thread of its own: the agent does not wait for it.
+//! Cuts the flows of removed edges, and UDP sockets whose peer has ended, on a thread of its own: the agent does not wait for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -64,7 +64,8 @@ impl FlowCutter {
         })
     }
 
-    /// Cuts the undeclared flows of functions' instances soon. Called after their edges were removed.
+    /// Cuts the undeclared flows of functions' instances soon. Called after their edges were removed, or after
+    /// an instance that they have exchanged datagrams with.
     pub(super) fn request_cuts(&self, functions: BTreeSet<Ipv4Addr>) {
         if functions.is_empty() {
             return;
@@ -157,7 +158,7 @@ impl<C: Fn(&TrackedInstance) -> io::Result<usize>> CutWorker<C> {
             match (self.cut_flows)(&instance) {
                 Ok(0) => {}
                 Ok(cut) => {
-                    tracing::info!(%function, %eip, cut, "connections of removed edges were cut")
+                    tracing::info!(%function, %eip, cut, "connections of removed edges, or UDP sockets of ended instances, were cut")
                 }
                 // It has just ended, and its connections with it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}

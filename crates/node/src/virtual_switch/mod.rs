@@ -4,11 +4,13 @@
 //! the instances here. [`NodeSwitch`] writes them, and then [`flow_cutter`] cuts the connections of
 //! removed edges. [`host_names`] are the names of addresses inside instances.
 //! [`SwitchReport`] reads what the kernel counts. [`WakeProxy`] takes the connections to functions without a
-//! ready instance here: [`remote`] carries those to other nodes.
+//! ready instance here: [`remote`] carries those to other nodes. [`DatagramForwarder`] takes their datagrams.
 
 mod connection_shares;
 mod cut_schedule;
+mod datagrams;
 mod denial_log;
+mod edge_set;
 mod flow_cutter;
 mod host_names;
 mod instance_connector;
@@ -20,6 +22,7 @@ mod switch_report;
 mod switch_table;
 mod wake_proxy;
 
+pub(crate) use datagrams::{DatagramForwarder, DatagramReport};
 pub(crate) use denial_log::log_denials;
 pub(crate) use host_names::host_entries;
 pub(crate) use instance_connector::InstanceConnector;

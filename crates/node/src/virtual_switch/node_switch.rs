@@ -2,18 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nearpath_kernel::bpf::{
-    AddressEdge, DenialEvents, EdgeTraffic, SwitchNetworks, SwitchRefusals, VirtualSwitch,
+    AbsentSockets, AddressEdge, DenialEvents, EdgeTraffic, SwitchNetworks, SwitchRefusals,
+    VirtualSwitch,
 };
 use nearpath_kernel::cgroup::SocketGroup;
 use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sandbox::DestinationRoute;
 use nearpath_types::{Eip, VirtualAddress};
 
+use super::edge_set::EdgeSet;
 use super::flow_cutter::{FlowCutter, RequestCount, TrackedInstance};
 use super::switch_table::SwitchChange;
 use crate::instance::variables;
@@ -30,6 +32,7 @@ pub(crate) struct NodeSwitch(Arc<SwitchParts>);
 struct SwitchParts {
     switch: Arc<VirtualSwitch>,
     cutter: FlowCutter,
+    edges: Mutex<EdgeSet>,
     gateway: Ipv4Addr,
     local_gateway: SocketAddrV4,
 }
@@ -47,7 +50,7 @@ pub(crate) struct InstancePermit {
 
 impl NodeSwitch {
     /// Attaches a switch to the cgroup of instances, and lets their hub forward packets. Returns also the
-    /// listener for connections to virtual addresses without a ready instance.
+    /// sockets for virtual addresses without a ready instance.
     ///
     /// # Errors
     /// Names the missing facility of this machine or build.
@@ -55,14 +58,15 @@ impl NodeSwitch {
         group: &SocketGroup,
         hub: &HubNetns,
         local_gateway: SocketAddrV4,
-    ) -> io::Result<(Self, TcpListener)> {
+    ) -> io::Result<(Self, AbsentSockets)> {
         let switch = VirtualSwitch::attach(group.folder())?;
-        let listener = switch.listen_for_absent(hub)?;
+        let sockets = switch.listen_for_absent(hub)?;
         let switch = Arc::new(switch);
         let cutting = switch.clone();
         let parts = SwitchParts {
             switch,
             cutter: FlowCutter::start(move |instance| cut_flows(&cutting, instance))?,
+            edges: Mutex::default(),
             gateway: hub.gateway(),
             local_gateway,
         };
@@ -70,7 +74,7 @@ impl NodeSwitch {
         switch.set_networks(None)?;
         // Only now: without the programs, instances would reach each other.
         hub.forward_packets()?;
-        Ok((switch, listener))
+        Ok((switch, sockets))
     }
 
     /// Makes virtual addresses of IPv6 known, by any of them.
@@ -119,9 +123,14 @@ impl NodeSwitch {
     pub(crate) fn apply_change(&self, change: &SwitchChange) -> io::Result<()> {
         let switch = &self.0.switch;
         match change {
-            SwitchChange::AddEdge(edge) => switch.add_edge(*edge),
+            SwitchChange::AddEdge(edge) => {
+                // Before the row: a datagram may follow at once.
+                self.lock_edges().insert(*edge);
+                switch.add_edge(*edge)
+            }
             SwitchChange::RemoveEdge(edge) => {
                 switch.remove_edge(*edge);
+                self.lock_edges().remove(*edge);
                 Ok(())
             }
             SwitchChange::BalanceConnections(edge, is_balanced) => {
@@ -148,7 +157,29 @@ impl NodeSwitch {
         self.0.cutter.request_cuts(functions);
     }
 
-    /// Returns how many connections were cut because their edge was removed.
+    /// Cuts UDP sockets that are connected to ended instances of a function, soon. Checks only functions that
+    /// have exchanged datagrams with it.
+    fn cut_ended_peers(&self, function: Ipv4Addr) {
+        let edges = self.lock_edges().edges_of(function);
+        let had_datagrams = |edge: &AddressEdge| {
+            let traffic = self.0.switch.edge_traffic(*edge);
+            traffic.is_some_and(|traffic| traffic.datagram_flows > 0)
+        };
+        let edges = edges.into_iter().filter(had_datagrams);
+        // Callers are connected by their edge, and servers to answer.
+        let peers = edges.map(|edge| match edge.caller == function {
+            true => edge.callee,
+            false => edge.caller,
+        });
+        self.0.cutter.request_cuts(peers.collect());
+    }
+
+    fn lock_edges(&self) -> MutexGuard<'_, EdgeSet> {
+        let edges = &self.0.edges;
+        edges.lock().unwrap_or_else(PoisonError::into_inner) // each change is complete
+    }
+
+    /// Returns how many connections were cut because their edge was removed, or their instance ended.
     pub(crate) fn cut_flows(&self) -> u64 {
         self.0.switch.cut_flows()
     }
@@ -206,14 +237,29 @@ impl InstancePermit {
         self.switch.0.switch.open_server(self.eip, netns, port)
     }
 
-    /// Ends the connections of other instances to this one, except those to its watchdog.
+    /// Ends the connections of other instances to this one, which is frozen, except those to its watchdog.
+    /// Datagrams no longer go to it.
     ///
     /// # Errors
     /// Fails on a kernel without `CONFIG_INET_DIAG_DESTROY`.
-    pub(crate) fn cut_accepted(&self, netns: impl AsFd) -> io::Result<()> {
+    pub(crate) fn leave_peers(&self, netns: impl AsFd) -> io::Result<()> {
         let switch = &self.switch.0.switch;
-        let cut = switch.cut_accepted(netns, self.eip, variables::WATCHDOG_PORT);
-        cut.map(drop)
+        switch.cut_accepted(netns, self.eip, variables::WATCHDOG_PORT)?;
+        switch.hide_instance(self.eip);
+        self.switch.cut_ended_peers(self.function);
+        Ok(())
+    }
+
+    /// Ends that.
+    ///
+    /// # Errors
+    /// Fails when the kernel has no memory.
+    pub(crate) fn rejoin_peers(&self) -> io::Result<()> {
+        let switch = &self.switch.0;
+        switch.switch.show_instance(self.eip, self.function)?;
+        // Edges of its function may have ended meanwhile.
+        switch.cutter.request_cuts([self.function].into());
+        Ok(())
     }
 
     /// Makes the process of the instance known, so that its connections can be cut.
@@ -231,5 +277,6 @@ impl Drop for InstancePermit {
     fn drop(&mut self) {
         self.switch.0.cutter.forget(self.eip);
         self.switch.0.switch.remove_instance(self.uid, self.eip);
+        self.switch.cut_ended_peers(self.function);
     }
 }

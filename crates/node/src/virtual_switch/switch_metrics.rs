@@ -43,11 +43,13 @@ impl Collector for SwitchCollector {
             ),
             (
                 "nearpath_switch_cut_connections",
-                "TCP connections and flows of datagrams cut because their edge was removed",
+                "TCP connections and UDP sockets cut because their edge was removed, or the instance of a UDP socket ended",
                 self.0.cut_flows(),
             ),
         ];
-        encode_totals(&mut to, &totals)
+        encode_totals(&mut to, &totals)?;
+        let datagrams = self.0.datagrams();
+        datagrams.map_or(Ok(()), |report| report.encode(&mut to))
     }
 }
 

@@ -11,6 +11,7 @@ use nearpath_types::{FunctionId, FunctionMap, RoutingSnapshot, VirtualAddress};
 use tokio::sync::watch;
 
 use super::NodeSwitch;
+use super::datagrams::DatagramReport;
 
 /// Callee of denied connections whose destination is no function, or none with a row of its own.
 pub(crate) const OTHER_DESTINATIONS: &str = "other";
@@ -19,6 +20,7 @@ pub(crate) const OTHER_DESTINATIONS: &str = "other";
 #[derive(Debug, Clone)]
 pub(crate) struct SwitchReport {
     switch: Option<NodeSwitch>,
+    datagrams: Option<DatagramReport>,
     snapshots: watch::Receiver<Arc<RoutingSnapshot>>,
     addresses: watch::Receiver<FunctionMap<VirtualAddress>>,
 }
@@ -52,6 +54,7 @@ impl SwitchReport {
     ) -> Self {
         Self {
             switch,
+            datagrams: None,
             snapshots,
             addresses,
         }
@@ -60,6 +63,17 @@ impl SwitchReport {
     /// Returns the report of the same node with its switch.
     pub(crate) fn with_switch(self, switch: Option<NodeSwitch>) -> Self {
         Self { switch, ..self }
+    }
+
+    /// Returns the same report with the datagrams that the node forwards.
+    pub(crate) fn with_datagrams(self, datagrams: DatagramReport) -> Self {
+        let datagrams = Some(datagrams);
+        Self { datagrams, ..self }
+    }
+
+    /// Returns the counts of the datagrams that the node forwards.
+    pub(crate) fn datagrams(&self) -> Option<&DatagramReport> {
+        self.datagrams.as_ref()
     }
 
     /// Returns the refusals of all callers.

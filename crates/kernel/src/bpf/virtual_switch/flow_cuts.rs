@@ -1,4 +1,4 @@
-//! Ends the connections of instances whose edge is no longer declared.
+//! Ends the connections of instances whose edge is no longer declared, and sockets of UDP whose peer has ended.
 //!
 //! The kernel lists the sockets of an instance's network namespace, each of TCP with the flow that
 //! `bpf/vip.c` stored with it. No table of flows exists that an instance could fill.
@@ -23,13 +23,26 @@ const ANSWER_MARK: u32 = 1;
 /// Declared edges, and the functions of addresses.
 trait FlowPolicy {
     fn is_declared(&self, edge: AddressPair) -> bool;
-    /// Returns the function that a destination belongs to; `None`: it is no function's.
-    fn function_at(&self, address: u32) -> Option<u32>;
+    fn destination_at(&self, address: u32) -> FlowDestination;
+}
+
+/// Destination of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FlowDestination {
+    /// A function, or one of its instances.
+    Function(u32),
+    /// An address of instances that none has: its instance has ended.
+    EndedInstance,
+    /// Neither of both.
+    Other,
 }
 
 impl VirtualSwitch {
     /// Ends the connected TCP and UDP sockets in an instance's network namespace for which no edge is
     /// declared, whoever holds them. Returns how many.
+    ///
+    /// Sockets of UDP whose instance has ended are among them: they would reach the next instance with its
+    /// address. The end of TCP connections is in the protocol.
     ///
     /// A connect that was permitted before the edge was removed may complete later than this listing. So
     /// callers repeat it after a while.
@@ -95,17 +108,28 @@ impl FlowPolicy for SwitchMaps {
         self.edges.get(&edge, 0).is_ok()
     }
 
-    fn function_at(&self, address: u32) -> Option<u32> {
-        let networks = self.networks.get(&0, 0).ok()?;
-        if is_virtual(&networks, address) {
-            return Some(address);
+    fn destination_at(&self, address: u32) -> FlowDestination {
+        let Ok(networks) = self.networks.get(&0, 0) else {
+            return FlowDestination::Other;
+        };
+        if is_in(address, &networks[..2]) {
+            return FlowDestination::Function(address);
         }
-        self.instances.get(&address, 0).ok()
+        match self.instances.get(&address, 0) {
+            Ok(function) => FlowDestination::Function(function),
+            Err(_) if is_instance(address, &networks) => FlowDestination::EndedInstance,
+            Err(_) => FlowDestination::Other,
+        }
     }
 }
 
-fn is_virtual(networks: &NetworksRow, address: u32) -> bool {
-    address & networks[1] == networks[0]
+/// Returns whether an address may be an instance's, not the node's own in the same network.
+fn is_instance(address: u32, networks: &NetworksRow) -> bool {
+    is_in(address, &networks[2..4]) && address != networks[4]
+}
+
+fn is_in(address: u32, network: &[u32]) -> bool {
+    address & network[1] == network[0]
 }
 
 /// Returns whether another instance, or the node for it, has connected to a port of an instance.
@@ -137,14 +161,15 @@ fn is_undeclared(
             flow.is_some_and(|flow| flow.destination == peer && !policy.is_declared(flow.edge))
         }
         // The kernel does not list its flow, which may be that of a datagram to another function.
-        SocketProtocol::Udp => {
-            let callee = policy.function_at(peer).filter(|_| peer != eip);
-            callee.is_some_and(|callee| {
+        SocketProtocol::Udp => match policy.destination_at(peer) {
+            FlowDestination::Function(callee) if peer != eip => {
                 let is_answer = socket.mark == ANSWER_MARK;
                 let answers = is_answer && policy.is_declared([callee, function]);
                 !policy.is_declared([function, callee]) && !answers
-            })
-        }
+            }
+            FlowDestination::EndedInstance => true,
+            FlowDestination::Function(_) | FlowDestination::Other => false,
+        },
     }
 }
 
@@ -186,11 +211,12 @@ mod tests {
                 .any(|(caller, callee)| edge == [function(*caller), function(*callee)])
         }
 
-        fn function_at(&self, address: u32) -> Option<u32> {
+        fn destination_at(&self, address: u32) -> FlowDestination {
             match Ipv4Addr::from(address.to_ne_bytes()).octets() {
-                [10, 62, 0, number] => Some(function(number)),
-                [10, 60, ..] => Some(address),
-                _ => None,
+                [10, 62, 0, 9] => FlowDestination::EndedInstance,
+                [10, 62, 0, number] => FlowDestination::Function(function(number)),
+                [10, 60, ..] => FlowDestination::Function(address),
+                _ => FlowDestination::Other,
             }
         }
     }
@@ -231,6 +257,9 @@ mod tests {
             ([10, 62, 0, 4], 0, true),
             // The caller's edge is gone.
             ([10, 62, 0, 6], ANSWER_MARK, true),
+            // Its instance has ended.
+            ([10, 62, 0, 9], 0, true),
+            ([10, 62, 0, 9], ANSWER_MARK, true),
             // Not another instance.
             (INSTANCE, 0, false),
             ([127, 0, 0, 53], 0, false),
@@ -284,6 +313,26 @@ mod tests {
             "to a destination outside"
         );
         assert!(!accepted("127.0.0.1:6379", "127.0.0.1:40000", None));
+    }
+
+    #[test]
+    fn the_nodes_own_address_is_no_instances() {
+        let row = |parts: [[u8; 4]; 5]| {
+            let mut row = NetworksRow::default();
+            let words = parts.map(|part| encode_address(part.into()));
+            row[..5].copy_from_slice(&words);
+            row
+        };
+        let mask = [255, 255, 0, 0];
+        let networks = row([[10, 60, 0, 0], mask, [10, 62, 0, 0], mask, [10, 62, 0, 1]]);
+        for (address, expected) in [
+            ([10, 62, 0, 1], false),
+            ([10, 62, 0, 2], true),
+            ([10, 63, 0, 2], false),
+        ] {
+            let is_instance = is_instance(encode_address(address.into()), &networks);
+            assert_eq!(is_instance, expected, "{address:?}");
+        }
     }
 
     #[test]

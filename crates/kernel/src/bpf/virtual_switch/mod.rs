@@ -1,6 +1,7 @@
 //! The virtual switch: virtual addresses of functions, translated when an instance's socket connects,
 //! and the permissions of instances to reach each other; see `bpf/vip.c`.
 
+mod absent;
 mod denials;
 mod flow_cuts;
 mod rows;
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,18 +19,18 @@ use std::time::Duration;
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, SockMap};
-use aya::programs::{CgroupAttachMode, CgroupSock, SkLookup};
-use nearpath_types::{Eip, VirtualAddress};
+use aya::programs::{CgroupAttachMode, CgroupSock};
+use nearpath_types::Eip;
 
 use super::object::{self, attach_sock_ops, bpf_error, load_object, sum_counter, take_map};
 use super::socket_cgroup_guard::attach_hook;
-use crate::hub_netns::HubNetns;
 use rows::{
     AddressPair, BackendsRow, CallerRow, EdgeRow, MAX_BACKENDS, NetworksRow, ShareRow,
     encode_address,
 };
 use servers::ServerMaps;
 
+pub use absent::AbsentSockets;
 pub use denials::{DenialEvent, DenialEvents};
 
 /// Programs for the addresses that sockets use.
@@ -120,7 +121,7 @@ struct SwitchMaps {
     edges: HashMap<MapData, AddressPair, EdgeRow>,
     denials: HashMap<MapData, AddressPair, u64>,
     shares: HashMap<MapData, u32, ShareRow>,
-    node_listener: SockMap<MapData>,
+    node_sockets: SockMap<MapData>,
     servers: ServerMaps,
 }
 
@@ -162,24 +163,6 @@ impl VirtualSwitch {
         })
     }
 
-    /// Opens a listener in the hub that gets all TCP connections to virtual addresses without a ready
-    /// instance here. The local address of an accepted socket is what the caller asked for, and its peer
-    /// is the caller's instance.
-    ///
-    /// # Errors
-    /// Fails without `CAP_NET_ADMIN`, or when the hub has such a listener.
-    pub fn listen_for_absent(&self, hub: &HubNetns) -> io::Result<TcpListener> {
-        hub.add_local_network(VirtualAddress::NETWORK, 16)?;
-        let listener = hub.open_listener()?;
-        map_result(self.lock().node_listener.set(0, &listener, 0))?;
-        let mut loaded = self.lock_programs();
-        let program: &mut SkLookup = object::program(&mut loaded, "find_listener")?;
-        program.load().map_err(|error| bpf_error(&error))?;
-        let attached = program.attach(hub);
-        attached.map_err(|error| bpf_error(&error))?;
-        Ok(listener)
-    }
-
     /// Sets the networks that the switch decides on. Before, every connection is denied.
     ///
     /// # Errors
@@ -215,6 +198,21 @@ impl VirtualSwitch {
             has_gateway.into(),
         ];
         map_result(maps.callers.insert(uid, row, 0))
+    }
+
+    /// Treats an instance that was admitted as ended, for those who send datagrams to it: it answers none
+    /// while it is frozen.
+    pub fn hide_instance(&self, eip: Eip) {
+        let _ = self.lock().instances.remove(&encode_address(eip.0)); // it may be hidden already
+    }
+
+    /// Ends that.
+    ///
+    /// # Errors
+    /// Fails when the kernel has no memory.
+    pub fn show_instance(&self, eip: Eip, function: Ipv4Addr) -> io::Result<()> {
+        let (eip, function) = (encode_address(eip.0), encode_address(function));
+        map_result(self.lock().instances.insert(eip, function, 0))
     }
 
     /// Removes an instance whose processes have ended.
@@ -290,6 +288,12 @@ impl VirtualSwitch {
             .collect()
     }
 
+    /// Returns the traffic of an edge; `None`: it is not declared.
+    pub fn edge_traffic(&self, edge: AddressEdge) -> Option<EdgeTraffic> {
+        let row = self.lock().edges.get(&rows::edge_key(edge), 0).ok()?;
+        Some(rows::traffic(row))
+    }
+
     /// Returns how often each pair without an edge was denied.
     pub fn denials(&self) -> BTreeMap<AddressEdge, u64> {
         let maps = self.lock();
@@ -341,7 +345,7 @@ impl SwitchMaps {
             edges: take_map(loaded, "edges")?,
             denials: take_map(loaded, "denials")?,
             shares: take_map(loaded, "denial_shares")?,
-            node_listener: take_map(loaded, "node_listener")?,
+            node_sockets: take_map(loaded, "node_sockets")?,
             servers: ServerMaps::take_from(loaded)?,
         })
     }
