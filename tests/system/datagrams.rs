@@ -22,7 +22,7 @@ threading.Thread(target=serve, daemon=True).start()
 "#;
 
 /// A function that is ready when it answers datagrams.
-fn udp_function(server: &TestServer, name: &str) -> Value {
+pub(crate) fn udp_function(server: &TestServer, name: &str) -> Value {
     let function = http_function(&server.data_dir, name, "self.answer(200, b'')");
     let file = server.data_dir.join(format!("fn-{name}/server.py"));
     let source = std::fs::read_to_string(&file).unwrap();

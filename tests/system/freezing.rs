@@ -6,6 +6,7 @@ use nearpath_testkit::{eventually, need_root, within};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::datagrams::udp_function;
 use crate::test_server::{TestServer, echo_function, http_function, send_request};
 use crate::virtual_addresses::{caller, run};
 
@@ -130,6 +131,28 @@ async fn a_server_of_another_protocol_keeps_its_data() {
             "{}",
             server.log()
         );
+    }
+}
+
+/// A socket that has used an instance does not stay with it while it is frozen.
+#[tokio::test]
+async fn datagrams_wake_a_frozen_instance() {
+    need_root!();
+    let server = TestServer::start().await;
+    let store = frozen_for(udp_function(&server, "store"), "10m");
+    server.deploy_ready(&store).await;
+    server.deploy_ready(&caller(&server, "cart", "store")).await;
+    let open = "import builtins
+builtins.kept = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+kept.settimeout(30)
+kept.sendto(b'x', ('store', 7000))
+result = kept.recv(100).decode().split()[1]";
+    assert_eq!(run(&server, "cart", open).await, "1");
+    for count in ["2", "3"] {
+        freeze(&server, "store").await;
+        let again = "kept.sendto(b'x', ('store', 7000))
+result = kept.recv(100).decode().split()[1]";
+        assert_eq!(run(&server, "cart", again).await, count);
     }
 }
 
