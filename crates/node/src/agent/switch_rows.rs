@@ -31,7 +31,7 @@ impl NodeAgent {
         let address = self.address_of(id).or(known.map(|rows| rows.address))?;
         let addresses = |list: fn(&FunctionPolicy) -> &Vec<FunctionId>| {
             let policy = function.policy().into_iter();
-            let callees = policy.flat_map(|policy| list(policy));
+            let callees = policy.flat_map(list);
             callees
                 .filter_map(|callee| self.address_of(callee))
                 .collect()
