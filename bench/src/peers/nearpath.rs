@@ -84,7 +84,7 @@ impl NearpathServer {
         ))
     }
 
-    /// Returns the value of a metric without labels.
+    /// Returns the value of a metric: its name, with its labels if it has some.
     pub(crate) async fn read_total(&self, name: &str) -> io::Result<u64> {
         let request = Request::get("/metrics").header("host", self.admin.to_string());
         let request = request.body(Full::default()).map_err(io::Error::other)?;

@@ -1,0 +1,90 @@
+//! A callee with ports of its own: one closes connections, one returns bytes, one reads all.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::thread;
+
+/// Length of a read.
+const READ_BYTES: usize = 64 << 10;
+
+/// Options of `direct-callee`.
+#[derive(clap::Args)]
+pub(crate) struct SocketServerArgs {
+    /// Listen at this port, and the two after it
+    #[arg(long)]
+    port: u16,
+}
+
+/// Listeners of the three ports.
+pub(crate) struct SocketServer {
+    listeners: [TcpListener; 3],
+}
+
+/// Serves until it is killed.
+///
+/// # Errors
+/// When a port cannot be opened.
+pub(crate) fn run(args: &SocketServerArgs) -> io::Result<()> {
+    let port = args.port;
+    let server = SocketServer::bind([port, port + 1, port + 2])?;
+    server.serve_in_threads();
+    loop {
+        thread::park();
+    }
+}
+
+impl SocketServer {
+    /// Opens the ports on all addresses.
+    ///
+    /// # Errors
+    /// When a port is in use.
+    pub(crate) fn bind(ports: [u16; 3]) -> io::Result<Self> {
+        let [close, echo, sink] =
+            ports.map(|port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
+        Ok(Self {
+            listeners: [close?, echo?, sink?],
+        })
+    }
+
+    /// Returns the loopback addresses of the ports.
+    #[cfg(test)]
+    pub(crate) fn local_addrs(&self) -> io::Result<[std::net::SocketAddrV4; 3]> {
+        let mut addrs = [std::net::SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0); 3];
+        for (addr, listener) in addrs.iter_mut().zip(&self.listeners) {
+            addr.set_port(listener.local_addr()?.port());
+        }
+        Ok(addrs)
+    }
+
+    /// Serves each port in threads of its own.
+    pub(crate) fn serve_in_threads(self) {
+        let [close, echo, sink] = self.listeners;
+        thread::spawn(move || close.incoming().for_each(drop));
+        thread::spawn(move || serve_each(&echo, return_bytes));
+        thread::spawn(move || serve_each(&sink, read_all));
+    }
+}
+
+fn serve_each(listener: &TcpListener, serve: fn(TcpStream) -> io::Result<()>) {
+    for stream in listener.incoming().flatten() {
+        // A caller that breaks off is no news.
+        thread::spawn(move || serve(stream).ok());
+    }
+}
+
+fn return_bytes(mut stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut bytes = [0; 64];
+    loop {
+        match stream.read(&mut bytes)? {
+            0 => return Ok(()),
+            length => stream.write_all(&bytes[..length])?,
+        }
+    }
+}
+
+fn read_all(mut stream: TcpStream) -> io::Result<()> {
+    let mut bytes = vec![0; READ_BYTES];
+    while stream.read(&mut bytes)? > 0 {}
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! `direct`: calls between functions by name, beside the same programs without nearpath.
+//!
+//! A caller runs inside an instance, as the code of a function does. The same programs run in network
+//! namespaces that kernel devices join. CPU time is that of all processes: caller, callee and platform.
+
+mod connection;
+mod path;
+mod redis;
+mod socket;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::measure::RateOptions;
+use super::{BenchOutcome, parse_seconds};
+use crate::compare::BenchComparison;
+use crate::remote::BenchError;
+
+/// Options of `direct`.
+#[derive(clap::Args)]
+pub(crate) struct DirectArgs {
+    #[command(flatten)]
+    measure: RateOptions,
+
+    /// Measure only these rows
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_enum,
+        default_value = "connection,socket,redis"
+    )]
+    rows: Vec<DirectRow>,
+
+    /// Set the warm-up before HTTP over nearpath, in seconds: its placement settles under load
+    #[arg(long, default_value = "9", value_parser = parse_seconds)]
+    settle: Duration,
+
+    /// Set the numbers of kept connections of the rows `connection` and `redis`, one case each
+    #[arg(long, value_delimiter = ',', default_value = "32,1")]
+    connections: Vec<usize>,
+
+    /// Set the number of starts from zero in a round of the row `redis`
+    #[arg(long, default_value_t = 10)]
+    starts: usize,
+}
+
+/// Rows of the comparison, one file each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum DirectRow {
+    /// HTTP by name on an edge with `balance: connection`.
+    Connection,
+    /// TCP at a port of the callee's own: connections, round trips, bulk, denied attempts.
+    Socket,
+    /// Redis as a function: commands, and the first one from zero.
+    Redis,
+}
+
+/// Runs the comparison. The exit code is 1 if a goal is missed.
+pub(crate) fn run(args: &DirectArgs) -> BenchOutcome {
+    let mut comparison = BenchComparison::new("direct", args.measure.rounds);
+    for row in &args.rows {
+        row.measure(args, &mut comparison)?;
+    }
+    Ok(match comparison.finish()? {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+impl DirectRow {
+    fn measure(
+        self,
+        args: &DirectArgs,
+        comparison: &mut BenchComparison,
+    ) -> Result<(), BenchError> {
+        super::nodes::run_until_signal(async || match self {
+            Self::Connection => connection::measure(args, comparison).await,
+            Self::Socket => socket::measure(args, comparison).await,
+            Self::Redis => redis::measure(args, comparison).await,
+        })
+    }
+}
