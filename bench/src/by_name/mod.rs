@@ -7,6 +7,8 @@
 
 pub(crate) mod caller_program;
 pub(crate) mod caller_task;
+pub(crate) mod chain_fixture;
+pub(crate) mod chain_program;
 pub(crate) mod control;
 pub(crate) mod deployed;
 pub(crate) mod plain_network;

@@ -3,7 +3,9 @@
 //! A caller runs inside an instance, as the code of a function does. The same programs run in network
 //! namespaces that kernel devices join. CPU time is that of all processes: caller, callee and platform.
 
+mod chains;
 mod connection;
+mod cpu;
 mod path;
 mod redis;
 mod socket;
@@ -12,7 +14,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::measure::RateOptions;
-use super::{BenchOutcome, parse_seconds};
+use super::nodes::{parse_millis, run_until_signal};
+use super::{BenchOutcome, parse_rate, parse_seconds};
 use crate::compare::BenchComparison;
 use crate::remote::BenchError;
 
@@ -27,7 +30,7 @@ pub(crate) struct DirectArgs {
         long,
         value_delimiter = ',',
         value_enum,
-        default_value = "connection,socket,redis"
+        default_value = "connection,socket,redis,chains,cpu"
     )]
     rows: Vec<DirectRow>,
 
@@ -42,6 +45,22 @@ pub(crate) struct DirectArgs {
     /// Set the number of starts from zero in a round of the row `redis`
     #[arg(long, default_value_t = 10)]
     starts: usize,
+
+    /// Set the one-way delays between machines of the row `chains`, in milliseconds, one case each
+    #[arg(long, value_delimiter = ',', default_value = "0,0.5", value_parser = parse_millis)]
+    delays: Vec<Duration>,
+
+    /// Set the number of calls of each chain, in all rounds together
+    #[arg(long, default_value_t = 100)]
+    calls: usize,
+
+    /// Set the rates of the row `cpu` in requests per second, one case each
+    #[arg(long, value_delimiter = ',', default_value = "10,50,100", value_parser = parse_rate)]
+    rates: Vec<f64>,
+
+    /// Set the rates of the compiled chain of the row `cpu`, one case each
+    #[arg(long, value_delimiter = ',', default_value = "250", value_parser = parse_rate)]
+    compiled_rates: Vec<f64>,
 }
 
 /// Rows of the comparison, one file each.
@@ -53,6 +72,10 @@ enum DirectRow {
     Socket,
     /// Redis as a function: commands, and the first one from zero.
     Redis,
+    /// Nested chains over two workers, by name and through a gateway.
+    Chains,
+    /// CPU time of the control node and of the workers' platform, in an open loop.
+    Cpu,
 }
 
 /// Runs the comparison. The exit code is 1 if a goal is missed.
@@ -67,16 +90,30 @@ pub(crate) fn run(args: &DirectArgs) -> BenchOutcome {
     })
 }
 
+impl DirectArgs {
+    /// Returns the number of calls of each chain in a round.
+    fn repetitions(&self) -> usize {
+        self.calls.div_ceil(self.measure.rounds.max(1))
+    }
+}
+
 impl DirectRow {
     fn measure(
         self,
         args: &DirectArgs,
         comparison: &mut BenchComparison,
     ) -> Result<(), BenchError> {
-        super::nodes::run_until_signal(async || match self {
-            Self::Connection => connection::measure(args, comparison).await,
-            Self::Socket => socket::measure(args, comparison).await,
-            Self::Redis => redis::measure(args, comparison).await,
-        })
+        match self {
+            Self::Connection => {
+                run_until_signal(async || connection::measure(args, comparison).await)
+            }
+            Self::Socket => run_until_signal(async || socket::measure(args, comparison).await),
+            Self::Redis => run_until_signal(async || redis::measure(args, comparison).await),
+            Self::Chains => args
+                .delays
+                .iter()
+                .try_for_each(|delay| chains::measure(args, *delay, comparison)),
+            Self::Cpu => cpu::measure(args, comparison),
+        }
     }
 }

@@ -165,7 +165,8 @@ pub(super) fn delay_name(delay: Duration) -> String {
     format!("{} ms", delay.as_secs_f64() * 1e3)
 }
 
-fn parse_millis(text: &str) -> Result<Duration, String> {
+/// Parses milliseconds, for arguments.
+pub(super) fn parse_millis(text: &str) -> Result<Duration, String> {
     let millis: f64 = text
         .parse()
         .map_err(|_| format!("invalid delay {text:?}: expected milliseconds"))?;
