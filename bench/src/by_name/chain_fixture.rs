@@ -167,7 +167,9 @@ fn stack_of(program: &ChainProgram, control: Ipv4Addr) -> Value {
                 (ChainWay::ByName, Some(next)) => {
                     entry["annotations"] = json!({ "nearpath.io/calls": way.function(next) });
                 }
-                (ChainWay::Gateway, Some(_)) => entry["egress"] = json!([egress_to(control)]),
+                (ChainWay::Gateway, Some(_)) => {
+                    entry["egress"] = json!([egress_to(control, GATEWAY_PORT)])
+                }
                 _ => {}
             }
             functions.insert(way.function(place), entry);
@@ -177,8 +179,8 @@ fn stack_of(program: &ChainProgram, control: Ipv4Addr) -> Value {
 }
 
 /// Returns the destination of a gateway, with a new connection for each of the function's own.
-fn egress_to(control: Ipv4Addr) -> Value {
-    json!({ "to": format!("{control}:{GATEWAY_PORT}"), "protocol": "tcp", "warm": 0 })
+pub(crate) fn egress_to(control: Ipv4Addr, port: u16) -> Value {
+    json!({ "to": format!("{control}:{port}"), "protocol": "tcp", "warm": 0 })
 }
 
 async fn start_nodes(machines: &[Machine], program: &ChainProgram) -> Result<NodeSet, BenchError> {

@@ -8,6 +8,7 @@ mod connection;
 mod cpu;
 mod path;
 mod redis;
+mod retail;
 mod socket;
 
 use std::process::ExitCode;
@@ -30,7 +31,7 @@ pub(crate) struct DirectArgs {
         long,
         value_delimiter = ',',
         value_enum,
-        default_value = "connection,socket,redis,chains,cpu"
+        default_value = "connection,socket,redis,chains,retail,cpu"
     )]
     rows: Vec<DirectRow>,
 
@@ -46,7 +47,7 @@ pub(crate) struct DirectArgs {
     #[arg(long, default_value_t = 10)]
     starts: usize,
 
-    /// Set the one-way delays between machines of the row `chains`, in milliseconds, one case each
+    /// Set the one-way delays between machines of the rows `chains` and `retail`, in milliseconds, one case each
     #[arg(long, value_delimiter = ',', default_value = "0,0.5", value_parser = parse_millis)]
     delays: Vec<Duration>,
 
@@ -74,6 +75,8 @@ enum DirectRow {
     Redis,
     /// Nested chains over two workers, by name and through a gateway.
     Chains,
+    /// The chains of Hello, Retail! over two workers, by name and through a gateway.
+    Retail,
     /// CPU time of the control node and of the workers' platform, in an open loop.
     Cpu,
 }
@@ -109,11 +112,16 @@ impl DirectRow {
             }
             Self::Socket => run_until_signal(async || socket::measure(args, comparison).await),
             Self::Redis => run_until_signal(async || redis::measure(args, comparison).await),
-            Self::Chains => args
-                .delays
-                .iter()
-                .try_for_each(|delay| chains::measure(args, *delay, comparison)),
+            Self::Chains => each_delay(args, |delay| chains::measure(args, delay, comparison)),
+            Self::Retail => each_delay(args, |delay| retail::measure(args, delay, comparison)),
             Self::Cpu => cpu::measure(args, comparison),
         }
     }
+}
+
+fn each_delay(
+    args: &DirectArgs,
+    measure: impl FnMut(Duration) -> Result<(), BenchError>,
+) -> Result<(), BenchError> {
+    args.delays.iter().copied().try_for_each(measure)
 }

@@ -6,11 +6,11 @@
 //! are of the same measurement, without the CPU time of the functions' own programs.
 
 mod calls;
-mod chain;
+pub(super) mod chain;
 mod direct;
 mod first;
 mod ready;
-mod retail;
+pub(super) mod retail;
 mod scale;
 mod sizes;
 mod target;

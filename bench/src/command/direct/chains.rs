@@ -54,14 +54,18 @@ pub(super) fn measure(
 }
 
 fn add_goal(comparison: &mut BenchComparison, case: &str, delay: Duration) {
-    let goal = if delay.is_zero() {
-        GOAL_PLAIN
-    } else {
-        GOAL_DELAYED
-    };
     let [own, gateway, _] = WAYS.map(ChainWay::name);
     let name = format!("p50, {case}, by name/gateway");
-    comparison.add_ratio(&name, case, own, gateway, max_goal(|row| row.p50_us, goal));
+    let goal = max_goal(|row| row.p50_us, chain_goal(delay));
+    comparison.add_ratio(&name, case, own, gateway, goal);
+}
+
+/// Returns the goal of a chain's time, relative to the gateway.
+pub(super) fn chain_goal(delay: Duration) -> f64 {
+    match delay.is_zero() {
+        true => GOAL_PLAIN,
+        false => GOAL_DELAYED,
+    }
 }
 
 /// Makes calls in sequence over one connection of the client. The first one is not counted.
