@@ -68,6 +68,7 @@ fn run_task(task: &CallerTask) -> io::Result<RequestTally> {
         CallerWork::Redis(command, connections) => {
             redis_calls::run_commands(addr.into(), command, connections, window)
         }
+        CallerWork::FirstByte => Ok(socket_calls::exchange_once(addr)),
         CallerWork::FirstPing => Ok(redis_calls::ping_once(addr.into())),
     }
 }

@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
 use crate::compare::RoundSample;
 use crate::load::MeasureWindow;
 use crate::tally::RequestTally;
+
+/// Microseconds of a day: lines of logs have the time of day.
+const DAY_US: u128 = 24 * 60 * 60 * 1_000_000;
 
 /// Calls to make, and the time in which they count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +41,8 @@ pub(crate) enum CallerWork {
     Denied,
     /// Redis commands over this number of connections.
     Redis(RedisCommand, usize),
+    /// One byte back and forth over a new connection; the times of the task do not matter.
+    FirstByte,
     /// One `PING` of Redis over a new connection; the times of the task do not matter.
     FirstPing,
 }
@@ -56,6 +61,8 @@ pub(crate) struct CallerAnswer {
     failures: BTreeMap<String, u64>,
     pub(crate) p50_us: f64,
     p99_us: f64,
+    /// Microseconds since midnight, UTC, when the last call had ended.
+    pub(crate) ended_us: u64,
 }
 
 impl CallerTask {
@@ -89,12 +96,16 @@ impl CallerTask {
 }
 
 impl CallerAnswer {
+    /// Returns the answer of a task that has just ended.
     pub(super) fn from_tally(tally: &RequestTally) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let micros = now.unwrap_or_default().as_micros() % DAY_US;
         Self {
             n: tally.answered_count(),
             failures: tally.failures_by_kind().clone(),
             p50_us: tally.latency_us(0.5),
             p99_us: tally.latency_us(0.99),
+            ended_us: u64::try_from(micros).unwrap_or_default(),
         }
     }
 

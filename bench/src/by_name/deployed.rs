@@ -37,18 +37,18 @@ impl NamedFunctions {
     /// # Errors
     /// When it does not start.
     pub(crate) async fn start() -> io::Result<Self> {
-        Self::start_with(Vec::new()).await
+        Self::start_logged(None).await
     }
 
-    /// Starts the server with further options of `nearpath up`.
+    /// Starts the server with this filter of its log.
     ///
     /// # Errors
     /// When it does not start.
-    pub(crate) async fn start_with(options: Vec<String>) -> io::Result<Self> {
+    pub(crate) async fn start_logged(log_filter: Option<&'static str>) -> io::Result<Self> {
         let (program, data) = (tempfile::tempdir()?, tempfile::tempdir()?);
         control::copy_program(program.path())?;
         Ok(Self {
-            server: NearpathServer::start_with(data.path(), options).await?,
+            server: NearpathServer::start_logged(data.path(), Vec::new(), log_filter).await?,
             program,
             _data: data,
         })

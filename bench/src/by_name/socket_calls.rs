@@ -68,6 +68,14 @@ pub(super) fn exchange_bytes(
     Ok(repeat_calls(window, call))
 }
 
+/// Connects and exchanges one byte. The time is from before the connection to the answer.
+pub(super) fn exchange_once(addr: SocketAddrV4) -> RequestTally {
+    let (mut tally, started) = (RequestTally::default(), Instant::now());
+    let answered = open_stream(addr).and_then(|mut stream| exchange_byte(&mut stream));
+    tally.record_outcome(answered.map(|_| started.elapsed()).map_err(to_failure));
+    tally
+}
+
 fn exchange_byte(stream: &mut TcpStream) -> io::Result<Duration> {
     let sent = Instant::now();
     stream.write_all(b"x")?;

@@ -39,10 +39,12 @@ impl SocketServer {
     /// # Errors
     /// When a port is in use.
     pub(crate) fn bind(ports: [u16; 3]) -> io::Result<Self> {
-        let [close, echo, sink] =
-            ports.map(|port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
+        let open = |port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port));
+        let [close, echo, sink] = ports;
+        // The first port last: it tells that all are ready.
+        let (sink, echo) = (open(sink)?, open(echo)?);
         Ok(Self {
-            listeners: [close?, echo?, sink?],
+            listeners: [open(close)?, echo, sink],
         })
     }
 

@@ -7,6 +7,7 @@ mod chains;
 mod connection;
 mod cpu;
 mod path;
+mod ready;
 mod redis;
 mod retail;
 mod socket;
@@ -31,7 +32,7 @@ pub(crate) struct DirectArgs {
         long,
         value_delimiter = ',',
         value_enum,
-        default_value = "connection,socket,redis,chains,retail,cpu"
+        default_value = "connection,socket,redis,chains,retail,cpu,ready"
     )]
     rows: Vec<DirectRow>,
 
@@ -43,7 +44,7 @@ pub(crate) struct DirectArgs {
     #[arg(long, value_delimiter = ',', default_value = "32,1")]
     connections: Vec<usize>,
 
-    /// Set the number of starts from zero in a round of the row `redis`
+    /// Set the number of starts in a round of the rows `redis` and `ready`
     #[arg(long, default_value_t = 10)]
     starts: usize,
 
@@ -79,6 +80,8 @@ enum DirectRow {
     Retail,
     /// CPU time of the control node and of the workers' platform, in an open loop.
     Cpu,
+    /// Time from a ready instance to calls by name, on its node and on the others.
+    Ready,
 }
 
 /// Runs the comparison. The exit code is 1 if a goal is missed.
@@ -115,6 +118,10 @@ impl DirectRow {
             Self::Chains => each_delay(args, |delay| chains::measure(args, delay, comparison)),
             Self::Retail => each_delay(args, |delay| retail::measure(args, delay, comparison)),
             Self::Cpu => cpu::measure(args, comparison),
+            Self::Ready => {
+                run_until_signal(async || ready::measure(args, comparison).await)?;
+                super::nodes::ready::measure(args.starts, Duration::ZERO, comparison)
+            }
         }
     }
 }

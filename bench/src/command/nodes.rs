@@ -9,7 +9,7 @@ mod calls;
 pub(super) mod chain;
 mod direct;
 mod first;
-mod ready;
+pub(super) mod ready;
 pub(super) mod retail;
 mod scale;
 mod sizes;
@@ -120,7 +120,7 @@ impl NodesRow {
             Self::Sizes => sizes::measure(args, delay, comparison),
             Self::Chain => chain::measure(args, delay, comparison),
             Self::Retail => retail::measure(args, delay, comparison),
-            Self::Ready => ready::measure(args, delay, comparison),
+            Self::Ready => ready::measure(args.starts, delay, comparison),
             // CPU time and memory do not depend on the delay.
             Self::Scale if Some(&delay) == args.delays.first() => scale::measure(args, comparison),
             Self::First | Self::Scale => Ok(()),

@@ -21,6 +21,7 @@ pub(crate) struct NearpathServer {
     folder: PathBuf,
     admin: SocketAddr,
     options: Vec<String>,
+    log_filter: Option<&'static str>,
 }
 
 impl NearpathServer {
@@ -31,14 +32,29 @@ impl NearpathServer {
 
     /// Starts the server with further options of `nearpath up`.
     pub(crate) async fn start_with(folder: &Path, options: Vec<String>) -> io::Result<Self> {
+        Self::start_logged(folder, options, None).await
+    }
+
+    /// Starts the server with this filter of its log.
+    pub(crate) async fn start_logged(
+        folder: &Path,
+        options: Vec<String>,
+        log_filter: Option<&'static str>,
+    ) -> io::Result<Self> {
         let (addr, admin) = (free_addr()?, free_addr()?);
-        let peer = PeerProcess::start(up_command(folder, addr, admin, &options)?, addr).await?;
+        let command = up_command(folder, (addr, admin), &options, log_filter)?;
         Ok(Self {
-            peer,
+            peer: PeerProcess::start(command, addr).await?,
             folder: folder.to_owned(),
             admin,
             options,
+            log_filter,
         })
+    }
+
+    /// Returns the server's log.
+    pub(crate) fn log_text(&self) -> io::Result<String> {
+        std::fs::read_to_string(self.folder.join("up.log"))
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
@@ -55,7 +71,12 @@ impl NearpathServer {
         self.peer.wait_end().await?;
         let addr = self.peer.addr;
         self.peer = PeerProcess::start(
-            up_command(&self.folder, addr, self.admin, &self.options)?,
+            up_command(
+                &self.folder,
+                (addr, self.admin),
+                &self.options,
+                self.log_filter,
+            )?,
             addr,
         )
         .await?;
@@ -189,9 +210,9 @@ impl NearpathServer {
 
 fn up_command(
     folder: &Path,
-    addr: SocketAddr,
-    admin: SocketAddr,
+    (addr, admin): (SocketAddr, SocketAddr),
     options: &[String],
+    log_filter: Option<&str>,
 ) -> io::Result<Command> {
     let log = std::fs::File::options()
         .create(true)
@@ -211,6 +232,7 @@ fn up_command(
             &admin.to_string(),
         ])
         .args(options);
+    command.envs(log_filter.map(|filter| ("NEARPATH_LOG", filter)));
     command.stdout(Stdio::null()).stderr(log);
     Ok(command)
 }
