@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::control::{self, RunningCaller};
-use crate::peers::nearpath::NearpathServer;
+use crate::peers::nearpath::{NearpathServer, UpSettings};
 
 /// Interval between looks at the state of edges.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -47,8 +47,12 @@ impl NamedFunctions {
     pub(crate) async fn start_logged(log_filter: Option<&'static str>) -> io::Result<Self> {
         let (program, data) = (tempfile::tempdir()?, tempfile::tempdir()?);
         control::copy_program(program.path())?;
+        let settings = UpSettings {
+            log_filter,
+            ..UpSettings::default()
+        };
         Ok(Self {
-            server: NearpathServer::start_logged(data.path(), Vec::new(), log_filter).await?,
+            server: NearpathServer::start_set(data.path(), settings).await?,
             program,
             _data: data,
         })
@@ -119,11 +123,11 @@ impl NamedFunctions {
     /// Returns the virtual address of a function.
     ///
     /// # Errors
-    /// When it has none, as without BPF programs.
+    /// When it has none: it is not deployed.
     pub(crate) async fn virtual_address(&self, name: &str) -> io::Result<String> {
         let (_, described) = self.server.describe_function(name).await?;
         let address = described["virtualAddress"].as_str().map(str::to_owned);
-        let missing = || format!("{name} has no virtual address: see nearpath doctor");
+        let missing = || format!("{name} has no virtual address");
         address.ok_or_else(|| io::Error::other(missing()))
     }
 }

@@ -3,14 +3,18 @@
 //! A caller runs inside an instance, as the code of a function does. The same programs run in network
 //! namespaces that kernel devices join. CPU time is that of all processes: caller, callee and platform.
 
+mod burst;
 mod chains;
 mod connection;
 mod cpu;
+mod many;
 mod path;
 mod ready;
 mod redis;
 mod retail;
 mod socket;
+mod start;
+mod step;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -32,7 +36,7 @@ pub(crate) struct DirectArgs {
         long,
         value_delimiter = ',',
         value_enum,
-        default_value = "connection,socket,redis,chains,retail,cpu,ready"
+        default_value = "connection,socket,redis,chains,retail,cpu,ready,start,burst,many,step"
     )]
     rows: Vec<DirectRow>,
 
@@ -44,9 +48,17 @@ pub(crate) struct DirectArgs {
     #[arg(long, value_delimiter = ',', default_value = "32,1")]
     connections: Vec<usize>,
 
-    /// Set the number of starts in a round of the rows `redis` and `ready`
+    /// Set the number of starts in a round of the rows `redis`, `ready` and `start`
     #[arg(long, default_value_t = 10)]
     starts: usize,
+
+    /// Set the number of concurrent starts in a round of the row `many`
+    #[arg(long, default_value_t = 200)]
+    instances: u64,
+
+    /// Set the number of functions that wake at once in the row `many`
+    #[arg(long, default_value_t = 100)]
+    functions: usize,
 
     /// Set the one-way delays between machines of the rows `chains` and `retail`, in milliseconds, one case each
     #[arg(long, value_delimiter = ',', default_value = "0,0.5", value_parser = parse_millis)]
@@ -82,6 +94,14 @@ enum DirectRow {
     Cpu,
     /// Time from a ready instance to calls by name, on its node and on the others.
     Ready,
+    /// Starts with virtual addresses and without them.
+    Start,
+    /// A burst of calls of a chain that is scaled to zero.
+    Burst,
+    /// Starts per second, and many functions that wake at once.
+    Many,
+    /// Time until the autoscaler has enough replicas for a sudden load.
+    Step,
 }
 
 /// Runs the comparison. The exit code is 1 if a goal is missed.
@@ -118,6 +138,10 @@ impl DirectRow {
             Self::Chains => each_delay(args, |delay| chains::measure(args, delay, comparison)),
             Self::Retail => each_delay(args, |delay| retail::measure(args, delay, comparison)),
             Self::Cpu => cpu::measure(args, comparison),
+            Self::Start => run_until_signal(async || start::measure(args, comparison).await),
+            Self::Burst => run_until_signal(async || burst::measure(args, comparison).await),
+            Self::Many => run_until_signal(async || many::measure(args, comparison).await),
+            Self::Step => run_until_signal(async || step::measure(args, comparison).await),
             Self::Ready => {
                 run_until_signal(async || ready::measure(args, comparison).await)?;
                 super::nodes::ready::measure(args.starts, Duration::ZERO, comparison)

@@ -20,35 +20,53 @@ pub(crate) struct NearpathServer {
     peer: PeerProcess,
     folder: PathBuf,
     admin: SocketAddr,
-    options: Vec<String>,
-    log_filter: Option<&'static str>,
+    settings: UpSettings,
+}
+
+/// Settings of `nearpath up`.
+pub(crate) struct UpSettings {
+    /// Program that takes the arguments of `nearpath`.
+    pub(crate) program: PathBuf,
+    /// Further options.
+    pub(crate) options: Vec<String>,
+    /// Filter of the log.
+    pub(crate) log_filter: Option<&'static str>,
+}
+
+impl Default for UpSettings {
+    fn default() -> Self {
+        Self {
+            program: "nearpath".into(),
+            options: Vec::new(),
+            log_filter: None,
+        }
+    }
 }
 
 impl NearpathServer {
     /// Starts the server and waits until it responds. Its log is `up.log` in `folder`.
     pub(crate) async fn start(folder: &Path) -> io::Result<Self> {
-        Self::start_with(folder, Vec::new()).await
+        Self::start_set(folder, UpSettings::default()).await
     }
 
     /// Starts the server with further options of `nearpath up`.
     pub(crate) async fn start_with(folder: &Path, options: Vec<String>) -> io::Result<Self> {
-        Self::start_logged(folder, options, None).await
+        let settings = UpSettings {
+            options,
+            ..UpSettings::default()
+        };
+        Self::start_set(folder, settings).await
     }
 
-    /// Starts the server with this filter of its log.
-    pub(crate) async fn start_logged(
-        folder: &Path,
-        options: Vec<String>,
-        log_filter: Option<&'static str>,
-    ) -> io::Result<Self> {
+    /// Starts the server with these settings.
+    pub(crate) async fn start_set(folder: &Path, settings: UpSettings) -> io::Result<Self> {
         let (addr, admin) = (free_addr()?, free_addr()?);
-        let command = up_command(folder, (addr, admin), &options, log_filter)?;
+        let command = up_command(folder, addr, admin, &settings)?;
         Ok(Self {
             peer: PeerProcess::start(command, addr).await?,
             folder: folder.to_owned(),
             admin,
-            options,
-            log_filter,
+            settings,
         })
     }
 
@@ -71,12 +89,7 @@ impl NearpathServer {
         self.peer.wait_end().await?;
         let addr = self.peer.addr;
         self.peer = PeerProcess::start(
-            up_command(
-                &self.folder,
-                (addr, self.admin),
-                &self.options,
-                self.log_filter,
-            )?,
+            up_command(&self.folder, addr, self.admin, &self.settings)?,
             addr,
         )
         .await?;
@@ -210,15 +223,15 @@ impl NearpathServer {
 
 fn up_command(
     folder: &Path,
-    (addr, admin): (SocketAddr, SocketAddr),
-    options: &[String],
-    log_filter: Option<&str>,
+    addr: SocketAddr,
+    admin: SocketAddr,
+    settings: &UpSettings,
 ) -> io::Result<Command> {
     let log = std::fs::File::options()
         .create(true)
         .append(true)
         .open(folder.join("up.log"))?;
-    let mut command = Command::new("nearpath");
+    let mut command = Command::new(&settings.program);
     command
         .arg("up")
         .arg("--data-dir")
@@ -231,7 +244,8 @@ fn up_command(
             "--admin-listen",
             &admin.to_string(),
         ])
-        .args(options);
+        .args(&settings.options);
+    let log_filter = settings.log_filter;
     command.envs(log_filter.map(|filter| ("NEARPATH_LOG", filter)));
     command.stdout(Stdio::null()).stderr(log);
     Ok(command)

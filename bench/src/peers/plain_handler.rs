@@ -189,7 +189,8 @@ impl DeployedHandler {
     }
 }
 
-fn run_tool(command: &mut Command) -> io::Result<()> {
+/// Runs a program of the build to its end.
+pub(crate) fn run_tool(command: &mut Command) -> io::Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let status = command
         .status()
