@@ -33,6 +33,7 @@ pub(crate) struct CallerArgs {
 /// # Errors
 /// When the port cannot be opened.
 pub(crate) fn run(args: &CallerArgs) -> io::Result<()> {
+    // The loopback device alone: other functions must not send tasks.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port))?;
     for stream in listener.incoming() {
         let name = args.name.clone();
@@ -47,10 +48,12 @@ pub(crate) fn run(args: &CallerArgs) -> io::Result<()> {
 }
 
 fn take_tasks(stream: TcpStream) -> io::Result<()> {
+    // Readers of lines buffer, so that answers need a handle of their own.
     let mut answers = stream.try_clone()?;
     for line in BufReader::new(stream).lines() {
         let task: CallerTask = serde_json::from_str(&line?)?;
         let answer = run_task(&task).map(|tally| CallerAnswer::from_tally(&tally));
+        // A text: the comparison prints the reason, and the caller goes on.
         let answer = answer.map_err(|error| error.to_string());
         writeln!(answers, "{}", serde_json::to_string(&answer)?)?;
     }
@@ -58,9 +61,11 @@ fn take_tasks(stream: TcpStream) -> io::Result<()> {
 }
 
 fn run_task(task: &CallerTask) -> io::Result<RequestTally> {
+    // The name is resolved once: /etc/hosts is no part of a call.
     let (addr, window) = (task.resolve_callee()?, task.start_window());
     match task.work {
         CallerWork::Http(callers) => call_http(addr.into(), callers, window),
+        // These count failures instead of ending: a refusal is a result.
         CallerWork::Connect => Ok(socket_calls::open_connections(addr, window)),
         CallerWork::RoundTrip => socket_calls::exchange_bytes(addr, window),
         CallerWork::Bulk => socket_calls::send_megabytes(addr, window),
@@ -76,11 +81,13 @@ fn run_task(task: &CallerTask) -> io::Result<RequestTally> {
 /// Makes requests over kept connections.
 fn call_http(addr: SocketAddr, callers: usize, window: MeasureWindow) -> io::Result<RequestTally> {
     let template = RequestTemplate {
+        // A body in both directions, as calls between functions have one.
         method: Method::POST,
         body: Bytes::from_static(&[b'x'; BODY_BYTES]),
         ..RequestTemplate::for_get(addr, "/").map_err(io::Error::other)?
     };
     let load = epoll_client::run(&template, callers, ConnectionReuse::KeepAlive, window);
+    // A runtime for each task: between tasks, the caller must cost no CPU time.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -68,6 +68,7 @@ pub(crate) struct CallerAnswer {
 impl CallerTask {
     /// Creates a task whose calls go to `to`.
     pub(crate) fn new(to: &str, work: CallerWork, warm_up: Duration, length: Duration) -> Self {
+        // Longer than any measurement: no task is ever cut short by it.
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
             warm_up_ms: millis(warm_up),
@@ -85,8 +86,10 @@ impl CallerTask {
 
     /// Returns the callee's IPv4 address. A name may have one of IPv6, too.
     pub(super) fn resolve_callee(&self) -> io::Result<SocketAddrV4> {
+        // The resolver of the C library reads /etc/hosts, as functions do.
         let mut found = self.to.to_socket_addrs()?.filter_map(|addr| match addr {
             SocketAddr::V4(addr) => Some(addr),
+            // Both stand for the same function; the plain networks have no IPv6.
             SocketAddr::V6(_) => None,
         });
         found
@@ -99,6 +102,7 @@ impl CallerAnswer {
     /// Returns the answer of a task that has just ended.
     pub(super) fn from_tally(tally: &RequestTally) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        // A clock before 1970 gives a wrong time and no panic.
         let micros = now.unwrap_or_default().as_micros() % DAY_US;
         Self {
             n: tally.answered_count(),
@@ -132,6 +136,7 @@ impl CallerAnswer {
             p50_us: self.p50_us,
             p99_us: self.p99_us,
             rps: self.n as f64 / length.as_secs_f64(),
+            // max: a window without calls must not divide by zero
             cpu_us_per_request: cpu.as_nanos() as f64 / 1e3 / self.n.max(1) as f64,
         }
     }

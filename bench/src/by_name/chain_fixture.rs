@@ -74,6 +74,7 @@ impl ChainWay {
         let function = self.function(place);
         match self {
             Self::ByName => format!("http://{function}"),
+            // By address: an instance has no name for another machine.
             Self::Gateway => format!("http://{control}:{GATEWAY_PORT}/function/{function}"),
             Self::Nginx => format!("http://{control}:{NGINX_PORT}/function/{function}"),
         }
@@ -89,6 +90,7 @@ impl ChainWay {
 
 /// Returns the place of a function's machine: both workers in turn.
 fn machine_of(place: usize) -> usize {
+    // The control node runs no function.
     1 + place % (MACHINES.len() - 1)
 }
 
@@ -134,6 +136,7 @@ impl ChainFixture {
                 let functions = plain.functions.iter().map(PeerProcess::pid);
                 functions.chain([plain.nginx.peer.pid()]).collect()
             }
+            // Both ways share the platform, and are measured one after the other.
             _ => self.nodes.pids(),
         }
     }
@@ -147,6 +150,7 @@ impl ChainFixture {
     pub(crate) fn worker_pids(&self) -> Vec<u32> {
         let control = self.nodes.entry().pid();
         let all = self.nodes.pids().into_iter();
+        // Instances are descendants of their node.
         all.filter(|pid| *pid != control).collect()
     }
 
@@ -190,6 +194,7 @@ async fn start_nodes(machines: &[Machine], program: &ChainProgram) -> Result<Nod
         .zip(machines)
         .map(|(name, machine)| NodeRole::new(name, machine, 0))
         .collect();
+    // Functions on workers reach it there, as an external destination.
     roles[0].listen = control;
     let nodes = NodeSet::start(&roles, &stack_of(program, control)).await?;
     for way in [ChainWay::ByName, ChainWay::Gateway] {
@@ -197,6 +202,7 @@ async fn start_nodes(machines: &[Machine], program: &ChainProgram) -> Result<Nod
             let node = nodes.node(MACHINES[machine_of(place)])?;
             let function = way.function(place);
             node.wait_available(&function).await?;
+            // Each by itself: a chain works only when all its functions are known to the control node.
             nodes
                 .wait_callable(nodes.entry(), &function, &BETWEEN_NODES)
                 .await?;

@@ -61,6 +61,7 @@ impl ChainProgram {
     /// Returns the function that a function calls.
     pub(crate) fn next_place(&self, place: usize) -> Option<usize> {
         match self {
+            // In turn for ever: n in the query ends the chain.
             Self::Nested(_) => Some(1 - place),
             Self::Compiled(_) => Some(place + 1).filter(|next| *next < self.function_count()),
         }
@@ -87,12 +88,14 @@ impl ChainProgram {
         let command = match self {
             Self::Nested(_) => self.process_name().to_owned(),
             Self::Compiled(handler) => {
+                // The handler in Go takes the URL as its argument.
                 let command = handler.command_line(FUNCTION_PORT);
                 format!("{command} {}", next.unwrap_or_default())
             }
         };
         let mut entry = function_entry(self.folder(), command.trim(), FUNCTION_PORT, &[node]);
         if matches!(self, Self::Nested(_)) {
+            // The script adds /function/nested to it, which its callee ignores.
             entry["environment"]["gateway_url"] = json!(next);
         }
         entry
@@ -104,6 +107,7 @@ impl ChainProgram {
         command.arg("nested.py").current_dir(self.folder());
         command.env("PORT", addr.port().to_string());
         command.env("gateway_url", next);
+        // A line for each request would cost CPU time that instances do not have.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command
     }

@@ -31,10 +31,12 @@ impl RunningCaller {
     /// # Errors
     /// When there is no such process.
     pub(super) fn find_in_instance(platform: u32, name: &str) -> io::Result<Self> {
+        // By its command line: the platform gives no process of a function.
         let found = host_program::find_processes(&[platform], &caller_command(name));
         let missing = || io::Error::other(format!("the calling function {name} has no process"));
         let pid = found.first().ok_or_else(missing)?;
         Ok(Self {
+            // The file keeps the namespace, whatever becomes of the process.
             netns: File::open(format!("/proc/{pid}/ns/net"))?,
             own: None,
         })
@@ -46,6 +48,7 @@ impl RunningCaller {
     /// When it does not start.
     pub(super) async fn start_on(node: &LabNode) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
+        // The same arguments as in an instance: both are the same program.
         command.args(caller_command("plain").split(' ').skip(1));
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, CONTROL_PORT));
         Ok(Self {
@@ -65,6 +68,7 @@ impl RunningCaller {
     /// When the caller cannot run it, with its reason.
     pub(crate) async fn run_task(&self, task: &CallerTask) -> io::Result<CallerAnswer> {
         let mut stream = BufReader::new(self.connect()?);
+        // A new connection for each task: none is kept over a pause of minutes.
         let line = serde_json::to_string(task)? + "\n";
         stream.get_mut().write_all(line.as_bytes()).await?;
         let mut answer = String::new();
@@ -74,6 +78,7 @@ impl RunningCaller {
     }
 
     fn connect(&self) -> io::Result<TcpStream> {
+        // A socket keeps the namespace of the thread that opened it.
         let connect = || {
             let stream = std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, CONTROL_PORT))?;
             stream.set_nonblocking(true)?;
@@ -90,6 +95,7 @@ pub(super) fn caller_command(name: &str) -> String {
 
 /// Copies this program into a folder, for functions.
 pub(super) fn copy_program(folder: &std::path::Path) -> io::Result<PathBuf> {
+    // A copy: the folder is an image, and images have no links to the outside.
     let copy = folder.join("nearpath-bench");
     std::fs::copy(std::env::current_exe()?, &copy)?;
     Ok(copy)

@@ -45,6 +45,7 @@ impl NamedFunctions {
     /// # Errors
     /// When it does not start.
     pub(crate) async fn start_logged(log_filter: Option<&'static str>) -> io::Result<Self> {
+        // Two folders: the data of a server must not be in an image.
         let (program, data) = (tempfile::tempdir()?, tempfile::tempdir()?);
         control::copy_program(program.path())?;
         let settings = UpSettings {
@@ -77,6 +78,7 @@ impl NamedFunctions {
         let mut spec = self.program_spec(name, &command, control::CONTROL_PORT);
         spec["annotations"] = json!({ "nearpath.io/calls": calls });
         self.deploy_ready(&spec).await?;
+        // After it is ready: before, its process is the watchdog.
         RunningCaller::find_in_instance(self.server.pid(), name)
     }
 
@@ -109,6 +111,7 @@ impl NamedFunctions {
     ) -> io::Result<()> {
         let end = tokio::time::Instant::now() + STATE_TIMEOUT;
         while tokio::time::Instant::now() < end {
+            // The gateway takes a connection while the callee's listener is not noted yet.
             attempt().await?;
             if self.edge_counts(caller, callee).await?.connections > 0 {
                 return Ok(());
@@ -150,6 +153,7 @@ pub(crate) fn full_name(function: &str) -> String {
 fn counts_of(edges: &Value, caller: &str, callee: &str) -> EdgeCounts {
     let (caller, callee) = (full_name(caller), full_name(callee));
     let mut rows = edges.as_array().into_iter().flatten();
+    // An edge without traffic may have no row.
     let row = rows.find(|row| row["caller"] == caller && row["callee"] == callee);
     let count = |field: &str| row.and_then(|row| row[field].as_u64()).unwrap_or_default();
     EdgeCounts {

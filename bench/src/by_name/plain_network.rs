@@ -55,6 +55,7 @@ impl PlainNetwork {
     ) -> io::Result<Self> {
         let ends = PlainEnds::create(path)?;
         let addr = SocketAddr::from((ends.addr, port));
+        // The callee first: a caller without tasks does nothing.
         let callee = PeerProcess::start_on(&ends.callee, command(ends.addr)?, addr).await?;
         Ok(Self {
             caller: RunningCaller::start_on(&ends.caller).await?,
@@ -101,9 +102,11 @@ fn join_by_hub(lab: &mut NetworkLab, caller: &LabNode, callee: &LabNode) -> io::
     for (name, value) in HUB_SETTINGS {
         hub.write_setting(name, value)?;
     }
+    // Settings first: new devices take the defaults.
     let near = lab.connect_nodes(caller, &hub, &LinkConditions::plain())?;
     let far = lab.connect_nodes(&hub, callee, &LinkConditions::plain())?;
     let (from, to) = (near.first_end().v4, far.second_end().v4);
+    // Both directions: strict filters drop packets without a route back.
     add_route(near.first_end(), to, near.second_end().v4)?;
     add_route(far.second_end(), from, far.first_end().v4)?;
     Ok(to)
@@ -111,5 +114,6 @@ fn join_by_hub(lab: &mut NetworkLab, caller: &LabNode, callee: &LabNode) -> io::
 
 fn add_route(end: &LinkEnd, to: Ipv4Addr, via: Ipv4Addr) -> io::Result<()> {
     let to = (IpAddr::V4(to), HOST_PREFIX);
+    // One route for one address, as instances have one to all others.
     end.node.add_route(to, Some(via.into()), &end.device)
 }

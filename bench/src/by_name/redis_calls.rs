@@ -46,6 +46,7 @@ impl RedisExchange {
 
     /// Sends the command, and compares its response.
     async fn send(&self, stream: &mut TcpStream) -> Result<Duration, RequestFailure> {
+        // The length is known, so the protocol need not be parsed.
         let (sent, mut response) = (Instant::now(), [0; 2 * VALUE_BYTES]);
         let response = &mut response[..self.response.len()];
         let exchange = async {
@@ -69,6 +70,7 @@ pub(super) fn run_commands(
     window: MeasureWindow,
 ) -> io::Result<RequestTally> {
     run_local(async {
+        // Opened before the window: the command alone is measured.
         let mut opened = vec![open_stream(addr).await?];
         // Both commands find the key, whichever is first.
         let set = RedisExchange::of_command(RedisCommand::Set);
@@ -80,6 +82,7 @@ pub(super) fn run_commands(
         let callers = opened
             .into_iter()
             .map(|stream| tokio::task::spawn_local(repeat_command(stream, command, window)));
+        // Collected first: all callers run before one is waited for.
         let callers: Vec<_> = callers.collect();
         let mut total = RequestTally::default();
         for caller in callers {
@@ -120,6 +123,7 @@ pub(super) fn ping_once(addr: SocketAddr) -> RequestTally {
                     .send(&mut stream)
                     .await
             }
+            // A refusal is the failure that a waking function must not have.
             Err(_) => Err(RequestFailure::Connect),
         };
         Ok(answered.map(|_| started.elapsed()))
@@ -138,6 +142,7 @@ fn run_local<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+    // One thread: the callee needs the other processors.
     LocalSet::new().block_on(&runtime, work)
 }
 

@@ -24,6 +24,7 @@ pub(super) fn repeat_calls(
 ) -> RequestTally {
     let mut tally = RequestTally::default();
     loop {
+        // At least one call, also in an empty window: it shows that the path works.
         let outcome = call();
         let is_failed = outcome.is_err();
         let now = tokio::time::Instant::now();
@@ -47,9 +48,11 @@ pub(super) fn open_connections(addr: SocketAddrV4, window: MeasureWindow) -> Req
 fn open_connection(addr: SocketAddrV4) -> io::Result<Duration> {
     let opening = Instant::now();
     let mut stream = TcpStream::connect(addr)?;
+    // The wait for the callee below is no part of the time.
     let opened = opening.elapsed();
     // The callee closes first. So it has accepted, and its queue never overflows.
     stream.set_read_timeout(Some(SOCKET_TIMEOUT))?;
+    // An end or a reset: both tell that the callee has seen the connection.
     stream.read_exact(&mut [0; 1]).ok();
     // A reset leaves neither side in TIME_WAIT, which would use up the ports.
     sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
@@ -78,6 +81,7 @@ pub(super) fn exchange_once(addr: SocketAddrV4) -> RequestTally {
 
 fn exchange_byte(stream: &mut TcpStream) -> io::Result<Duration> {
     let sent = Instant::now();
+    // One byte: the payload costs nothing beside the two wake-ups.
     stream.write_all(b"x")?;
     stream.read_exact(&mut [0; 1])?;
     Ok(sent.elapsed())
@@ -95,6 +99,7 @@ pub(super) fn send_megabytes(
 
 fn send_megabyte(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<Duration> {
     let started = Instant::now();
+    // Each returns when the socket has room: the callee sets the pace.
     for _ in 0..MEGABYTE_WRITES {
         stream.write_all(bytes)?;
     }
@@ -112,6 +117,7 @@ pub(super) fn attempt_denied(
         let started = Instant::now();
         match connect(&socket, &addr) {
             Err(Errno::PERM) => Ok(started.elapsed()),
+            // A permitted one would be a hole in the permissions, not a slow denial.
             Ok(()) => Err(RequestFailure::Body),
             Err(_) => Err(RequestFailure::Connect),
         }
@@ -120,6 +126,7 @@ pub(super) fn attempt_denied(
 
 fn open_stream(addr: SocketAddrV4) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(addr)?;
+    // Nagle's algorithm would wait for the acknowledgement of the last byte.
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SOCKET_TIMEOUT))?;
     stream.set_write_timeout(Some(SOCKET_TIMEOUT))?;
@@ -131,6 +138,7 @@ fn to_failure(error: io::Error) -> RequestFailure {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::PermissionDenied => {
             RequestFailure::Connect
         }
+        // Linux returns the first one for a time limit of a socket.
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => RequestFailure::Timeout,
         _ => RequestFailure::Broken,
     }

@@ -29,6 +29,7 @@ pub(crate) fn run(args: &SocketServerArgs) -> io::Result<()> {
     let server = SocketServer::bind([port, port + 1, port + 2])?;
     server.serve_in_threads();
     loop {
+        // A loop: park() may return without a reason.
         thread::park();
     }
 }
@@ -61,6 +62,7 @@ impl SocketServer {
     /// Serves each port in threads of its own.
     pub(crate) fn serve_in_threads(self) {
         let [close, echo, sink] = self.listeners;
+        // Dropped at once: the caller waits for this end.
         thread::spawn(move || close.incoming().for_each(drop));
         thread::spawn(move || serve_each(&echo, return_bytes));
         thread::spawn(move || serve_each(&sink, read_all));
@@ -70,12 +72,14 @@ impl SocketServer {
 fn serve_each(listener: &TcpListener, serve: fn(TcpStream) -> io::Result<()>) {
     for stream in listener.incoming().flatten() {
         // A caller that breaks off is no news.
+        // A thread each: a kept connection must not hold up the next caller.
         thread::spawn(move || serve(stream).ok());
     }
 }
 
 fn return_bytes(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    // Small: callers send single bytes.
     let mut bytes = [0; 64];
     loop {
         match stream.read(&mut bytes)? {
@@ -87,6 +91,7 @@ fn return_bytes(mut stream: TcpStream) -> io::Result<()> {
 
 fn read_all(mut stream: TcpStream) -> io::Result<()> {
     let mut bytes = vec![0; READ_BYTES];
+    // Read and forgotten: only the transport is measured.
     while stream.read(&mut bytes)? > 0 {}
     Ok(())
 }

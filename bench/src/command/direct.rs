@@ -143,6 +143,7 @@ impl DirectRow {
             Self::Many => run_until_signal(async || many::measure(args, comparison).await),
             Self::Step => run_until_signal(async || step::measure(args, comparison).await),
             Self::Ready => {
+                // Two measurements: one machine here, four there.
                 run_until_signal(async || ready::measure(args, comparison).await)?;
                 super::nodes::ready::measure(args.starts, Duration::ZERO, comparison)
             }

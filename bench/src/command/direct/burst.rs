@@ -84,11 +84,13 @@ fn function_name(place: usize) -> String {
 /// Returns the spec of a function that calls the next one by its name.
 fn spec_of(handler: &PlainHandler, place: usize) -> Value {
     let next = (place + 1 < LENGTH).then(|| function_name(place + 1));
+    // By name: the gateway decides for each call which instance gets it.
     let url = next.as_ref().map(|next| format!("http://{next}"));
     let mut spec = handler.spec(&function_name(place), url.as_deref());
     spec["envVars"]["bench_tell_instance"] = json!("yes");
     spec["annotations"] = json!({ "nearpath.io/calls": next.unwrap_or_default() });
     spec["labels"] = json!({
+        // The same as the maximum: the autoscaler changes nothing in the burst.
         "com.openfaas.scale.min": REPLICAS.to_string(),
         "com.openfaas.scale.max": REPLICAS.to_string(),
         "com.openfaas.scale.zero": "true",
@@ -126,6 +128,7 @@ impl BurstFixture {
         let (left, calls) = (RefCell::new(CALLS), RefCell::new(Vec::new()));
         let tally = RefCell::new(RequestTally::default());
         let callers = (0..CALLERS).map(|_| self.call_while_left(&left, &calls, &tally));
+        // On this one thread: a caller costs the chain little CPU time.
         futures_util::future::join_all(callers).await;
         let cpu = before.spent_until(&CpuSnapshot::read_now(&pids));
         let (tally, time) = (tally.into_inner(), begun.elapsed());
@@ -144,6 +147,7 @@ impl BurstFixture {
     ) {
         let mut connection = None;
         while *left.borrow() > 0 {
+            // Before the call: it awaits, and other callers must not take the same one.
             *left.borrow_mut() -= 1;
             let began = Instant::now();
             let outcome = self.call_chain(&mut connection).await;

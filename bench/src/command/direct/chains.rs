@@ -78,6 +78,7 @@ async fn measure_chain(
     let (addr, path) = (fixture.client_addr(way), fixture.client_path(way, length));
     let opened = LoadConnection::open(addr).await;
     let mut connection = opened.map_err(|failure| format!("{}: {failure}", way.name()))?;
+    // Not counted: the first call of a round opens connections between the nodes.
     let first = send_call(&mut connection, addr, &path, length).await?;
     first.map_err(|failure| format!("{}: {path}: {failure}", way.name()))?;
     let pids = fixture.pids(way);
@@ -103,12 +104,14 @@ async fn send_call(
     path: &str,
     length: usize,
 ) -> Result<Result<(), RequestFailure>, BenchError> {
+    // A connection of the client is kept: only calls between functions are new.
     let request = Request::get(path).header("host", addr.to_string());
     let request = request.body(Full::<Bytes>::default())?;
     let answer = connection.send_request(request).await;
     Ok(answer.and_then(|answer| {
         let answer = answer.require_success()?;
         let gathered: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        // The response has a time of each function that took part.
         match gathered["start"].as_array().map(Vec::len) == Some(length) {
             true => Ok(()),
             false => Err(RequestFailure::Body),

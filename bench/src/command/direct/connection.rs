@@ -26,7 +26,7 @@ const CALLEE: &str = "back";
 /// Port of HTTP by name.
 const HTTP_PORT: u16 = 80;
 /// Time of the calls that show which path is taken.
-const PROBE_TIME: Duration = Duration::from_millis(50);
+const PROBE_WINDOW: Duration = Duration::from_millis(50);
 /// Goal of CPU time and p50 of all variants by name without a gateway.
 const GOAL: f64 = 1.05;
 
@@ -70,8 +70,10 @@ impl ConnectionFixture {
         functions.deploy_ready(&handler.spec(CALLEE, None)).await?;
         let calls = format!("{CALLEE} balance=connection");
         let straight = functions.deploy_caller(STRAIGHT_CALLER, &calls).await?;
+        // The same callee: only the edge differs.
         let by_gateway = functions.deploy_caller(GATEWAY_CALLER, CALLEE).await?;
         let edge = (STRAIGHT_CALLER, CALLEE);
+        // Calls by the gateway would be measured under the wrong name.
         functions
             .wait_straight(edge, async || call_once(&straight).await)
             .await?;
@@ -106,6 +108,6 @@ async fn start_plain(path: PlainPath, handler: &PlainHandler) -> Result<PlainNet
 /// Makes some calls over one connection.
 async fn call_once(caller: &RunningCaller) -> std::io::Result<()> {
     let to = format!("{CALLEE}:{HTTP_PORT}");
-    let task = CallerTask::new(&to, CallerWork::Http(1), Duration::ZERO, PROBE_TIME);
+    let task = CallerTask::new(&to, CallerWork::Http(1), Duration::ZERO, PROBE_WINDOW);
     caller.run_task(&task).await.map(drop)
 }

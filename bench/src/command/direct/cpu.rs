@@ -50,6 +50,7 @@ pub(super) fn measure(
 ) -> Result<(), BenchError> {
     let nested = ChainProgram::nested()?;
     measure_program(args, ("Python", nested, &args.rates), comparison)?;
+    // Without rates Go is not needed.
     if args.compiled_rates.is_empty() {
         return Ok(());
     }
@@ -133,6 +134,7 @@ impl CpuFixture<'_> {
     /// Returns the samples of both parts.
     async fn measure_way(&self, way: ChainWay, rate: f64) -> Result<[RoundSample; 2], BenchError> {
         let length = self.args.measure.length().as_secs_f64();
+        // Ten requests in a second would have the CPU time of timers, not of calls.
         let length = Duration::from_secs_f64(length.max(MIN_REQUESTS / rate));
         let template = RequestTemplate::for_get(
             self.chains.client_addr(way),
@@ -143,12 +145,15 @@ impl CpuFixture<'_> {
         let start = tokio::time::Instant::now();
         let load = open::run_open(&template, schedule, ConnectionReuse::KeepAlive, start);
         let [control, workers] = [self.chains.control_pids(), self.chains.worker_pids()];
+        // Read for each measurement: an instance may have been replaced.
         let handlers = self.chains.handler_pids();
         let workers = measure_cpu_apart(load, window, &workers, &handlers);
+        // A second reader of the same window: the parts have no common root.
         let control = measure_cpu_apart(std::future::ready(()), window, &control, &[]);
         let ((done, (all, own)), ((), (control, _))) = tokio::join!(workers, control);
         let from = window.from - start;
         let mut done = done?;
+        // The warm-up has the same rate, and is not counted.
         done.retain(|one| one.intended >= from);
         let tally = open::tally_outcomes(&done);
         if tally.failed_count() > 0 {

@@ -82,6 +82,7 @@ impl ManyFixture {
         server.deploy_function(&spec).await?;
         // The first start copies the image to the node, which the later ones do not pay.
         server.wait_available(FUNCTION, 1).await?;
+        // From before the order: it is part of a start.
         let (begun, before) = (Instant::now(), CpuSnapshot::read_now(&pids));
         server.scale_function(FUNCTION, count + 1).await?;
         server.wait_available(FUNCTION, count + 1).await?;
@@ -102,6 +103,7 @@ impl ManyFixture {
     async fn deploy_functions(&self, count: usize) -> Result<(), BenchError> {
         for place in 0..count {
             let name = function_name(place);
+            // One image for all, as functions of one program have.
             let spec = self.handler.spec(&name, None);
             self.server.deploy_function(&spec).await?;
             self.server.wait_available(&name, 1).await?;
@@ -114,6 +116,7 @@ impl ManyFixture {
         for place in 0..count {
             self.server.scale_function(&function_name(place), 0).await?;
         }
+        // All have the order by now, so that the waits are short.
         for place in 0..count {
             self.server.wait_available(&function_name(place), 0).await?;
         }

@@ -75,6 +75,7 @@ impl<'a> NamedPath<'a> {
         let window = task.start_window();
         let (answer, cpu) = measure_cpu(self.caller.run_task(&task), window, &self.pids).await;
         let answer = answer.map_err(|error| format!("{}: {error}", self.name))?;
+        // The table has their number alone.
         if answer.failed_count() > 0 {
             eprintln!("{}: {:?}", self.name, answer.failures_by_kind());
         }

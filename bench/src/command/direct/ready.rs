@@ -81,6 +81,7 @@ impl ReadyFixture {
         }
         let events = parse_events(&server.log_text()?, READY_TEXT);
         let mut events = events.into_iter();
+        // The last one: earlier rounds have lines of their own.
         let own = events.rfind(|event| event.function == full_name(CALLEE));
         let ready = own.ok_or("the log has no ready instance")?;
         // saturating: the answer may come before the line is written.

@@ -81,6 +81,7 @@ impl RedisFixture {
     async fn start() -> Result<Self, BenchError> {
         let (functions, image) = (NamedFunctions::start().await?, tempfile::tempdir()?);
         // A folder without files is no image.
+        // The server comes from the machine, and takes its settings as arguments.
         std::fs::write(image.path().join("store.conf"), "")?;
         let command = "redis-server --port 6379 --save '' --protected-mode no";
         let spec = function_spec(CALLEE, image.path(), command, REDIS_PORT);
@@ -133,6 +134,7 @@ impl RedisFixture {
     async fn start_from_zero(&self, starts: &mut ZeroStarts) -> Result<(), BenchError> {
         let server = &self.functions.server;
         server.scale_function(CALLEE, 0).await?;
+        // An instance that still drains would answer at once.
         server.wait_available(CALLEE, 0).await?;
         let to = format!("{CALLEE}:{REDIS_PORT}");
         let task = CallerTask::new(&to, CallerWork::FirstPing, Duration::ZERO, Duration::ZERO);
@@ -142,6 +144,7 @@ impl RedisFixture {
             starts.failed += 1;
             return Ok(());
         }
+        // The reply may come before the instance is in the description.
         let described = server.wait_available(CALLEE, 1).await?;
         let own = start_ms(&described).ok_or("the instance has no readyMs")?;
         starts.add(answer.p50_us / 1e3, own);

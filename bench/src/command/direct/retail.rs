@@ -116,11 +116,13 @@ impl RetailChains {
         let (image, control) = (tempfile::tempdir()?, machines[0].addr);
         copy_folder(Path::new(SERVICES_FOLDER), image.path())?;
         copy_folder(python.packages_folder(), &image.path().join("packages"))?;
+        // By name, functions call the gateway inside their instance, unmodified.
         let stack = retail_nodes::stack_on(image.path(), &variables, true, |function| {
             MACHINES[machine_of(function)]
         });
         let password = retail_nodes::variable(&variables, "PASS");
         let by_name = start_nodes(machines, 0, (&stack, password)).await?;
+        // Names of functions are in their code: the second way needs nodes of its own.
         let stack = through_gateway(stack, control);
         let by_gateway = start_nodes(machines, 1, (&stack, password)).await?;
         let plain = PlainRetail::start(machines, python, &variables).await?;

@@ -37,7 +37,7 @@ const GOAL_BULK: f64 = 0.97;
 /// Goal of a denied connection in microseconds.
 const GOAL_DENIED_US: f64 = 2.0;
 /// Time of the attempts that are compared with the metrics.
-const COUNTED_TIME: Duration = Duration::from_millis(100);
+const COUNTED_WINDOW: Duration = Duration::from_millis(100);
 
 /// Functions, and the same programs without nearpath.
 struct SocketFixture {
@@ -118,6 +118,7 @@ impl SocketFixture {
         let address = self.functions.virtual_address(UNDECLARED).await?;
         let path = NamedPath::by_name(NEARPATH, &self.caller, &address, platform);
         let case = (DENIED_CASE, CONNECT_PORT, CallerWork::Denied);
+        // Alone: a network without nearpath denies nothing.
         measure_paths(args, &[path], case, comparison).await?;
         let p50 = comparison.row_value(DENIED_CASE, NEARPATH, |row| row.p50_us);
         let name = format!("{DENIED_CASE}, µs, p50");
@@ -134,7 +135,8 @@ impl SocketFixture {
     /// Returns how many of some attempts the metrics have, as a share.
     async fn counted_share(&self, address: &str) -> Result<f64, BenchError> {
         let to = format!("{address}:{CONNECT_PORT}");
-        let task = CallerTask::new(&to, CallerWork::Denied, Duration::ZERO, COUNTED_TIME);
+        let task = CallerTask::new(&to, CallerWork::Denied, Duration::ZERO, COUNTED_WINDOW);
+        // Not from zero: the attempts of the measurement are counted, too.
         let before = self.denied_total().await?;
         let answer = self.caller.run_task(&task).await?;
         let counted = self.denied_total().await? - before;

@@ -96,8 +96,10 @@ impl StartFixture {
     /// Starts instances in sequence: concurrent ones would share the machine's cores.
     async fn measure(&self, variant: usize, starts: usize) -> Result<RoundSample, BenchError> {
         let mut spec = cat_spec("start")?;
+        // With an edge: rows of the caller are part of its start.
         spec["annotations"] = json!({ "nearpath.io/calls": "absent" });
         let (mut tally, mut cpu_us, mut rates) = (RequestTally::default(), 0.0, 0.0);
+        // One folder for all: only the first start of a server copies it.
         for _ in 0..starts {
             let (sample, _) = measure_start(&self.servers[variant], &spec, 1).await?;
             tally.record_outcome(Ok(Duration::from_secs_f64(sample.p50_us / 1e6)));

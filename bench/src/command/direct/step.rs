@@ -29,7 +29,7 @@ const HIGH_RATE: f64 = 1_000.0;
 const TARGET_RPS: u64 = 50;
 const ENOUGH: u64 = 20;
 /// Time of the low rate before the step.
-const LOW_TIME: Duration = Duration::from_secs(15);
+const LOW_PERIOD: Duration = Duration::from_secs(15);
 /// Time after which a missing replica is no longer waited for.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -73,7 +73,8 @@ impl StepFixture {
         });
         self.server.deploy_function(&spec).await?;
         self.server.wait_available(FUNCTION, 1).await?;
-        self.send_load(LOW_RATE, LOW_TIME).await?;
+        // Without it the autoscaler would have no average to compare with.
+        self.send_load(LOW_RATE, LOW_PERIOD).await?;
         let pids = [self.server.pid()];
         let (stepped, before) = (Instant::now(), CpuSnapshot::read_now(&pids));
         // The load ends when there are enough instances, or none are waited for any more.
@@ -85,6 +86,7 @@ impl StepFixture {
             }
         };
         let cpu = before.spent_until(&CpuSnapshot::read_now(&pids));
+        // Each round begins with one replica again.
         self.server.remove_function(FUNCTION).await?;
         let tally: RequestTally = [Ok(took)].into_iter().collect();
         Ok(RoundSample::from_tally(&tally, took, cpu))
