@@ -220,6 +220,11 @@ bench-nodes: build-bench ## one application over several machines, beside nginx 
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/need initdb=postgresql || echo "going on without PostgreSQL: the comparison will say so"
 	$(BENCH_PATH) nearpath-bench nodes
 
+bench-direct: build-bench ## calls between functions by name, beside the same programs without nearpath; root
+	@tools/need redis-server=redis-server nginx=nginx cc=gcc python3=python3 pip3=python3-pip || echo "going on with what is there"
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/need initdb=postgresql || echo "going on without PostgreSQL: the comparison will say so"
+	$(BENCH_PATH) nearpath-bench direct
+
 bench-pool: build-bench ## connections of functions to servers elsewhere, idle and new; root
 	@tools/need python3=python3 pip3=python3-pip pgbouncer=pgbouncer || echo "going on without: the comparison will say what it lacks"
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/need initdb=postgresql || echo "going on without PostgreSQL: the comparison will say so"

@@ -8,6 +8,7 @@
 mod apps;
 mod audit;
 mod boutique;
+mod by_name;
 mod census;
 mod command;
 mod compare;

@@ -1,5 +1,5 @@
 // The handler of `bench-default` with the least work: one thread, level-triggered epoll, the body
-// of a request as response. Usage: static-handler PORT
+// of a request as response. Usage: static-handler PORT [ADDRESS]; without ADDRESS it is 127.0.0.1.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -17,11 +17,11 @@
 static char *buffers[MAX_FDS];
 static int lengths[MAX_FDS];
 
-static int listen_on(int port) {
+static int listen_on(const char *address, int port) {
     int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     struct sockaddr_in addr = {.sin_family = AF_INET,
                                .sin_port = htons(port),
-                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+                               .sin_addr.s_addr = inet_addr(address)};
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (bind(fd, (void *)&addr, sizeof addr) || listen(fd, 4096)) {
         perror("static-handler");
@@ -112,11 +112,12 @@ static void serve(int fd) {
 }
 
 int main(int count, char **arguments) {
-    if (count != 2) {
-        fprintf(stderr, "usage: static-handler PORT\n");
+    if (count != 2 && count != 3) {
+        fprintf(stderr, "usage: static-handler PORT [ADDRESS]\n");
         return 2;
     }
-    int listener = listen_on(atoi(arguments[1])), epoll = epoll_create1(0);
+    int listener = listen_on(count == 3 ? arguments[2] : "127.0.0.1", atoi(arguments[1]));
+    int epoll = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN, .data.fd = listener}, events[256];
     epoll_ctl(epoll, EPOLL_CTL_ADD, listener, &event);
     for (;;) {

@@ -36,6 +36,16 @@ impl RateOptions {
         self.duration
     }
 
+    /// Returns the warm-up before a measurement.
+    pub(super) fn warm_up(&self) -> Duration {
+        self.warm_up
+    }
+
+    /// Starts a window of another length.
+    pub(super) fn start_window_of(&self, length: Duration) -> MeasureWindow {
+        MeasureWindow::starting_after(self.warm_up, length)
+    }
+
     /// Starts a window after another warm-up.
     pub(super) fn start_window_after(&self, warm_up: Duration) -> MeasureWindow {
         MeasureWindow::starting_after(warm_up, self.duration)

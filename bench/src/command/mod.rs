@@ -5,6 +5,7 @@ mod boutique;
 mod chain;
 mod chaos;
 mod default;
+mod direct;
 mod edge;
 mod gateway;
 mod handler;
@@ -83,6 +84,9 @@ pub(crate) enum BenchCommand {
     /// Compare one application over several machines with nginx and TLS between them; needs
     /// `nearpath` in PATH, nginx, cc, go and root
     Nodes(nodes::NodesArgs),
+    /// Compare calls between functions by name with the same programs without nearpath; needs
+    /// `nearpath` in PATH, redis-server, cc and root
+    Direct(direct::DirectArgs),
     /// Measure calls during minting for many workers, and the memory of idle QUIC connections
     Mint(mint::MintArgs),
     /// Compare warm and new connections of functions to external servers; needs `nearpath` in PATH
@@ -96,6 +100,10 @@ pub(crate) enum BenchCommand {
     Reduce(reduce::ReduceArgs),
     /// Write the page with the results of all comparisons, docs/reference/results.md
     Report(report::ReportArgs),
+    #[command(hide = true)]
+    DirectCaller(crate::by_name::caller_program::CallerArgs),
+    #[command(hide = true)]
+    DirectCallee(crate::by_name::socket_server::SocketServerArgs),
     #[command(hide = true)]
     PoolServer(crate::pool::server::PoolServerArgs),
     #[command(hide = true)]
@@ -135,6 +143,13 @@ pub(crate) fn run(command: BenchCommand) -> BenchOutcome {
         BenchCommand::Audit(args) => on_one_thread(audit::run(args)),
         BenchCommand::Quic(args) => quic::run(&args),
         BenchCommand::Nodes(args) => nodes::run(&args),
+        BenchCommand::Direct(args) => direct::run(&args),
+        BenchCommand::DirectCaller(args) => {
+            Ok(crate::by_name::caller_program::run(&args).map(|()| ExitCode::SUCCESS)?)
+        }
+        BenchCommand::DirectCallee(args) => {
+            Ok(crate::by_name::socket_server::run(&args).map(|()| ExitCode::SUCCESS)?)
+        }
         BenchCommand::Pool(args) => pool::run(&args),
         BenchCommand::Punch(args) => punch::run(args),
         BenchCommand::Reduce(args) => reduce::run(&args),

@@ -6,11 +6,11 @@
 //! are of the same measurement, without the CPU time of the functions' own programs.
 
 mod calls;
-mod chain;
+pub(super) mod chain;
 mod direct;
 mod first;
-mod ready;
-mod retail;
+pub(super) mod ready;
+pub(super) mod retail;
 mod scale;
 mod sizes;
 mod target;
@@ -120,7 +120,7 @@ impl NodesRow {
             Self::Sizes => sizes::measure(args, delay, comparison),
             Self::Chain => chain::measure(args, delay, comparison),
             Self::Retail => retail::measure(args, delay, comparison),
-            Self::Ready => ready::measure(args, delay, comparison),
+            Self::Ready => ready::measure(args.starts, delay, comparison),
             // CPU time and memory do not depend on the delay.
             Self::Scale if Some(&delay) == args.delays.first() => scale::measure(args, comparison),
             Self::First | Self::Scale => Ok(()),
@@ -129,38 +129,44 @@ impl NodesRow {
 }
 
 /// Runs a measurement on the first machine, whose namespace the client's sockets use.
-fn on_first_machine(
+pub(super) fn on_first_machine(
     lab: &MachineLab,
     work: impl AsyncFnOnce() -> Result<(), BenchError> + Send,
 ) -> Result<(), BenchError> {
     let first = lab.machines().first().ok_or("a lab without machines")?;
-    first.node.enter(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            // The row `direct` enters other namespaces: a thread must not keep an earlier one.
-            .thread_keep_alive(Duration::ZERO)
-            .enable_all()
-            .build()?;
-        runtime.block_on(async {
-            let (mut end, mut interrupt) = (
-                signal(SignalKind::terminate())?,
-                signal(SignalKind::interrupt())?,
-            );
-            // An error ends all nodes in order; the default action would leave their cgroups.
-            tokio::select! {
-                done = work() => done,
-                _ = end.recv() => Err("ended by SIGTERM".into()),
-                _ = interrupt.recv() => Err("ended by SIGINT".into()),
-            }
-        })
+    first.node.enter(|| run_until_signal(work))
+}
+
+/// Runs a measurement on this thread. A signal ends it with an error, so that all programs end in order.
+pub(super) fn run_until_signal(
+    work: impl AsyncFnOnce() -> Result<(), BenchError>,
+) -> Result<(), BenchError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        // The row `direct` enters other namespaces: a thread must not keep an earlier one.
+        .thread_keep_alive(Duration::ZERO)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let (mut end, mut interrupt) = (
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::interrupt())?,
+        );
+        // An error ends all nodes in order; the default action would leave their cgroups.
+        tokio::select! {
+            done = work() => done,
+            _ = end.recv() => Err("ended by SIGTERM".into()),
+            _ = interrupt.recv() => Err("ended by SIGINT".into()),
+        }
     })
 }
 
 /// Returns a delay as case names have it.
-fn delay_name(delay: Duration) -> String {
+pub(super) fn delay_name(delay: Duration) -> String {
     format!("{} ms", delay.as_secs_f64() * 1e3)
 }
 
-fn parse_millis(text: &str) -> Result<Duration, String> {
+/// Parses milliseconds, for arguments.
+pub(super) fn parse_millis(text: &str) -> Result<Duration, String> {
     let millis: f64 = text
         .parse()
         .map_err(|_| format!("invalid delay {text:?}: expected milliseconds"))?;
@@ -168,7 +174,7 @@ fn parse_millis(text: &str) -> Result<Duration, String> {
 }
 
 /// Returns a goal of a ratio that must not be larger.
-fn max_goal(value: fn(&ReportRow) -> f64, goal: f64) -> RatioGoal {
+pub(super) fn max_goal(value: fn(&ReportRow) -> f64, goal: f64) -> RatioGoal {
     RatioGoal {
         value,
         better: BetterDirection::Lower,
@@ -177,7 +183,7 @@ fn max_goal(value: fn(&ReportRow) -> f64, goal: f64) -> RatioGoal {
 }
 
 /// Returns a figure that must not be larger than its goal.
-fn figure(name: String, value: f64, goal: f64) -> GoalRatio {
+pub(super) fn figure(name: String, value: f64, goal: f64) -> GoalRatio {
     GoalRatio {
         name,
         value,

@@ -51,7 +51,8 @@ pub(crate) async fn run(args: StartArgs) -> BenchOutcome {
     for &count in &args.instances {
         let case = format!("{count} concurrent");
         let one = async |variant: usize| {
-            let (sample, described) = measure_start(&server, VARIANTS[variant], count).await?;
+            let spec = spec_of(VARIANTS[variant])?;
+            let (sample, described) = measure_start(&server, &spec, count).await?;
             note_phases(
                 &mut phases.borrow_mut(),
                 &case,
@@ -72,18 +73,20 @@ pub(crate) async fn run(args: StartArgs) -> BenchOutcome {
     })
 }
 
-/// Deploys one instance, then requests `count` more at once: the folder is on the node by then.
-async fn measure_start(
+fn spec_of(variant: &str) -> io::Result<Value> {
+    match variant {
+        "cat" => nearpath::cat_spec("start"),
+        _ => nearpath::python_spec("start"),
+    }
+}
+
+/// Deploys one instance of `start`, then requests `count` more at once: the folder is on the node by then.
+pub(super) async fn measure_start(
     server: &NearpathServer,
-    variant: &str,
+    spec: &Value,
     count: u64,
 ) -> io::Result<(RoundSample, Value)> {
-    let spec = if variant == "cat" {
-        nearpath::cat_spec("start")?
-    } else {
-        nearpath::python_spec("start")?
-    };
-    server.deploy_function(&spec).await?;
+    server.deploy_function(spec).await?;
     // The first start copies the image to the node, which the later ones do not pay.
     let first = instance_ids(&server.wait_available("start", 1).await?);
     let (started, cpu) = (Instant::now(), CpuSnapshot::read_now(&[server.pid()]));

@@ -50,6 +50,8 @@ pub(crate) struct NodePlan<'a> {
     pub(crate) name: &'a str,
     pub(crate) machine: &'a Machine,
     pub(crate) ports: NodePorts,
+    /// Address of its gateway for clients.
+    pub(crate) listen: Ipv4Addr,
     /// Further variables of its environment.
     pub(crate) variables: &'a [(&'a str, String)],
 }
@@ -71,9 +73,14 @@ impl NodeProcess {
     pub(crate) async fn start(app: &AppFolder, plan: &NodePlan<'_>) -> io::Result<Self> {
         let folder = app.create_node_folder(plan.name)?;
         let log = folder.join("node.log");
-        let (addr, admin) = (loopback(plan.ports.gateway), loopback(plan.ports.admin));
+        let addr = SocketAddr::from((plan.listen, plan.ports.gateway));
+        let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, plan.ports.admin));
         let mut command = Command::new("nearpath");
-        command.args(["node", "--insecure", "--name", plan.name]);
+        command.args(["node", "--name", plan.name]);
+        if plan.listen.is_loopback() {
+            // Elsewhere orders need a password, and calls of functions do not.
+            command.arg("--insecure");
+        }
         command.arg("--source").arg(app.source());
         command.arg("--data-dir").arg(folder.join("data"));
         command
@@ -100,7 +107,7 @@ impl NodeProcess {
         })
     }
 
-    /// Returns the address of its gateway, on the loopback of its machine.
+    /// Returns the address of its gateway.
     pub(crate) fn addr(&self) -> SocketAddr {
         self.peer.addr
     }
@@ -176,10 +183,6 @@ impl NodeProcess {
         );
         Err(with_log(&io::Error::other(text), &self.log))
     }
-}
-
-fn loopback(port: u16) -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
 fn with_log(error: &io::Error, log: &PathBuf) -> io::Error {

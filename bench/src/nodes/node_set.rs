@@ -1,7 +1,7 @@
 //! All nodes of one application.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use bytes::Bytes;
 use http::Request;
@@ -22,6 +22,8 @@ pub(crate) struct NodeRole<'a> {
     pub(crate) name: &'a str,
     pub(crate) machine: &'a Machine,
     pub(crate) ports: NodePorts,
+    /// Address of its gateway for clients.
+    pub(crate) listen: Ipv4Addr,
     pub(crate) variables: Vec<(&'a str, String)>,
 }
 
@@ -38,6 +40,7 @@ impl<'a> NodeRole<'a> {
             name,
             machine,
             ports: NodePorts::of_place(place),
+            listen: Ipv4Addr::LOCALHOST,
             variables: Vec::new(),
         }
     }
@@ -78,6 +81,7 @@ impl NodeSet {
                 name: role.name,
                 machine: role.machine,
                 ports: role.ports,
+                listen: role.listen,
                 variables: &role.variables,
             };
             nodes.push(NodeProcess::start(&app, &plan).await?);

@@ -32,7 +32,7 @@ fn find_program(name: &str) -> io::Result<PathBuf> {
 
 /// Searches a program in this program's folder, in `PATH` and in `more` folders.
 // The functions are built with a faster profile than the comparisons, so the folders differ.
-fn search_program(name: &str, more: &[&str]) -> Option<PathBuf> {
+pub(crate) fn search_program(name: &str, more: &[&str]) -> Option<PathBuf> {
     let own = std::env::current_exe().ok();
     let path = std::env::var_os("PATH").unwrap_or_default();
     own.as_deref()

@@ -20,25 +20,59 @@ pub(crate) struct NearpathServer {
     peer: PeerProcess,
     folder: PathBuf,
     admin: SocketAddr,
-    options: Vec<String>,
+    settings: UpSettings,
+}
+
+/// Settings of `nearpath up`.
+pub(crate) struct UpSettings {
+    /// Program that takes the arguments of `nearpath`.
+    pub(crate) program: PathBuf,
+    /// Further options.
+    pub(crate) options: Vec<String>,
+    /// Filter of the log.
+    pub(crate) log_filter: Option<&'static str>,
+}
+
+impl Default for UpSettings {
+    fn default() -> Self {
+        Self {
+            program: "nearpath".into(),
+            options: Vec::new(),
+            log_filter: None,
+        }
+    }
 }
 
 impl NearpathServer {
     /// Starts the server and waits until it responds. Its log is `up.log` in `folder`.
     pub(crate) async fn start(folder: &Path) -> io::Result<Self> {
-        Self::start_with(folder, Vec::new()).await
+        Self::start_set(folder, UpSettings::default()).await
     }
 
     /// Starts the server with further options of `nearpath up`.
     pub(crate) async fn start_with(folder: &Path, options: Vec<String>) -> io::Result<Self> {
+        let settings = UpSettings {
+            options,
+            ..UpSettings::default()
+        };
+        Self::start_set(folder, settings).await
+    }
+
+    /// Starts the server with these settings.
+    pub(crate) async fn start_set(folder: &Path, settings: UpSettings) -> io::Result<Self> {
         let (addr, admin) = (free_addr()?, free_addr()?);
-        let peer = PeerProcess::start(up_command(folder, addr, admin, &options)?, addr).await?;
+        let command = up_command(folder, addr, admin, &settings)?;
         Ok(Self {
-            peer,
+            peer: PeerProcess::start(command, addr).await?,
             folder: folder.to_owned(),
             admin,
-            options,
+            settings,
         })
+    }
+
+    /// Returns the server's log.
+    pub(crate) fn log_text(&self) -> io::Result<String> {
+        std::fs::read_to_string(self.folder.join("up.log"))
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
@@ -55,7 +89,7 @@ impl NearpathServer {
         self.peer.wait_end().await?;
         let addr = self.peer.addr;
         self.peer = PeerProcess::start(
-            up_command(&self.folder, addr, self.admin, &self.options)?,
+            up_command(&self.folder, addr, self.admin, &self.settings)?,
             addr,
         )
         .await?;
@@ -84,7 +118,7 @@ impl NearpathServer {
         ))
     }
 
-    /// Returns the value of a metric without labels.
+    /// Returns the value of a metric: its name, with its labels if it has some.
     pub(crate) async fn read_total(&self, name: &str) -> io::Result<u64> {
         let request = Request::get("/metrics").header("host", self.admin.to_string());
         let request = request.body(Full::default()).map_err(io::Error::other)?;
@@ -191,13 +225,13 @@ fn up_command(
     folder: &Path,
     addr: SocketAddr,
     admin: SocketAddr,
-    options: &[String],
+    settings: &UpSettings,
 ) -> io::Result<Command> {
     let log = std::fs::File::options()
         .create(true)
         .append(true)
         .open(folder.join("up.log"))?;
-    let mut command = Command::new("nearpath");
+    let mut command = Command::new(&settings.program);
     command
         .arg("up")
         .arg("--data-dir")
@@ -210,7 +244,9 @@ fn up_command(
             "--admin-listen",
             &admin.to_string(),
         ])
-        .args(options);
+        .args(&settings.options);
+    let log_filter = settings.log_filter;
+    command.envs(log_filter.map(|filter| ("NEARPATH_LOG", filter)));
     command.stdout(Stdio::null()).stderr(log);
     Ok(command)
 }

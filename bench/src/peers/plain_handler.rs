@@ -103,7 +103,12 @@ impl PlainHandler {
         PeerProcess::start_on(node, self.command_at(port, next), addr).await
     }
 
-    fn command_at(&self, port: u16, next: Option<&str>) -> Command {
+    /// Returns the command that serves a port of another address. Only the one in C does.
+    pub(crate) fn command_at_address(&self, addr: SocketAddr) -> Command {
+        self.command_at(addr.port(), Some(&addr.ip().to_string()))
+    }
+
+    fn command_at(&self, port: u16, argument: Option<&str>) -> Command {
         let program = match self.command[0].strip_prefix("./") {
             Some(own) => self.folder.path().join(own),
             None => PathBuf::from(self.command[0]),
@@ -111,7 +116,7 @@ impl PlainHandler {
         let mut command = Command::new(program);
         command.current_dir(self.folder.path());
         command.args(&self.command[1..]).arg(port.to_string());
-        command.args(next);
+        command.args(argument);
         command
     }
 
@@ -184,7 +189,8 @@ impl DeployedHandler {
     }
 }
 
-fn run_tool(command: &mut Command) -> io::Result<()> {
+/// Runs a program of the build to its end.
+pub(crate) fn run_tool(command: &mut Command) -> io::Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let status = command
         .status()

@@ -349,6 +349,40 @@ fn nodes_writes_its_file() {
     );
 }
 
+/// Checks that functions reach each other by name in every row of one machine, and no speed.
+#[test]
+fn direct_writes_its_file() {
+    nearpath_testkit::need_root!();
+    if let Some(program) = missing_program(&["redis-server", "go", "cc", "nearpath"]) {
+        skip!("needs {program}");
+    }
+    let folder = tempfile::tempdir().expect("room for a folder");
+    let output = Command::new("/usr/bin/timeout") // a hang is a failure
+        .args(["300", env!("CARGO_BIN_EXE_nearpath-bench"), "direct"])
+        .args(["--rows", "connection,socket,redis,start,burst"])
+        .args(["--rounds", "1", "--duration", "0.2", "--warm-up", "0.05"])
+        .args(["--settle", "0.05", "--connections", "2", "--starts", "1"])
+        .env("PATH", path_with_watchdog())
+        .env("NEARPATH_BENCH_RESULTS", folder.path())
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .stdin(Stdio::null())
+        .output()
+        .expect("timeout(1) is there");
+    let text = std::fs::read(folder.path().join("direct.json"))
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let report: Value = serde_json::from_slice(&text).expect("a report");
+    let rows = report["rows"].as_array().expect("rows");
+    // HTTP 4, sockets 3 * 3 and a denied one, Redis 2 * 3 and two from zero, starts 2, one burst
+    assert!(rows.len() == 25 && rows.iter().all(is_answered), "{report}");
+    let figures = report["ratios"].as_array().expect("ratios").iter();
+    let failed = figures.filter(|one| {
+        let name = one["name"].as_str().unwrap_or_default();
+        name.contains("failed first calls") || name.contains("without an answer")
+    });
+    let failed: Vec<_> = failed.map(|one| one["value"].as_f64()).collect();
+    assert_eq!(failed, [Some(0.0), Some(0.0)], "{report}");
+}
+
 /// Runs `quic` and returns its file and its output.
 fn run_quic(args: &[&str], path: &str) -> (Value, String) {
     let folder = tempfile::tempdir().expect("room for a folder");

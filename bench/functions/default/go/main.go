@@ -1,11 +1,13 @@
 // The handler of bench-default and bench-chain in Go: net/http. Its response is the request's body, or the
-// response of the next function.
+// response of the next function. With bench_tell_instance it begins with a number of this process.
 package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"log"
+	"math/rand/v2"
 	"net/http"
 	"os"
 )
@@ -25,6 +27,10 @@ func callNext(url string, body []byte) ([]byte, error) {
 
 // Arguments: the port, and the URL of the next function if there is one.
 func main() {
+	var own []byte
+	if os.Getenv("bench_tell_instance") != "" {
+		own = fmt.Appendf(nil, "%d ", rand.Uint64())
+	}
 	http.HandleFunc("/", func(response http.ResponseWriter, request *http.Request) {
 		body, err := io.ReadAll(request.Body)
 		if err == nil && len(os.Args) > 2 {
@@ -35,6 +41,9 @@ func main() {
 			return
 		}
 		response.Header().Set("Content-Type", "text/plain")
+		if own != nil {
+			body = append(bytes.Clone(own), body...)
+		}
 		response.Write(body)
 	})
 	log.Fatal(http.ListenAndServe("127.0.0.1:"+os.Args[1], nil))

@@ -31,12 +31,12 @@ const HANDLER_PORT: u16 = 5000;
 pub(super) const LOCAL_PORT: u16 = 9090;
 
 /// A function on a machine, as the central gateway finds it.
-pub(super) struct PlacedFunction {
-    pub(super) name: String,
+pub(in super::super) struct PlacedFunction {
+    pub(in super::super) name: String,
     /// Place of its machine.
-    pub(super) machine: usize,
+    pub(in super::super) machine: usize,
     /// Port on the loopback of its machine.
-    pub(super) port: u16,
+    pub(in super::super) port: u16,
 }
 
 /// nginx on each machine: the central gateway on the first one, and for the functions on others.

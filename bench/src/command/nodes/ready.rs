@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value, json};
 
-use super::{NodesArgs, delay_name, figure, on_first_machine};
+use super::{delay_name, figure, on_first_machine};
 use crate::compare::{BenchComparison, RoundSample};
 use crate::nodes::app_folder::function_entry;
 use crate::nodes::machines::{Machine, MachineLab};
@@ -28,7 +28,7 @@ use crate::tally::RequestTally;
 const HANDLER_PORT: u16 = 5000;
 /// Filter of logs with the two lines.
 const LOG_FILTER: &str = "info,nearpath_node::agent=debug,nearpath_server::peers=debug";
-const READY_TEXT: &str = "instance is ready";
+pub(in super::super) const READY_TEXT: &str = "instance is ready";
 const ROUTE_TEXT: &str = "routes: instances of another node";
 const VARIANT: &str = "nearpath";
 /// Goals in microseconds. The second one is for a network without delay.
@@ -45,15 +45,15 @@ pub(super) struct RollingFunctions {
 }
 
 /// Measures the case of a delay.
-pub(super) fn measure(
-    args: &NodesArgs,
+pub(in super::super) fn measure(
+    starts: usize,
     delay: Duration,
     comparison: &mut BenchComparison,
 ) -> Result<(), BenchError> {
     let lab = MachineLab::new(&MACHINES, delay)?;
     on_first_machine(&lab, async || {
         let handler = PlainHandler::build(HandlerLanguage::C)?;
-        let functions = RollingFunctions::start(lab.machines(), &handler, args.starts).await?;
+        let functions = RollingFunctions::start(lab.machines(), &handler, starts).await?;
         let case = format!("instance ready, {}", delay_name(delay));
         let mut total = RequestTally::default();
         let one = async |_: usize| {
@@ -208,10 +208,10 @@ fn stack_of(names: &[String], (image, command): (&std::path::Path, &str), versio
 
 /// A line of a node's log about a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct LogEvent {
-    function: String,
+pub(in super::super) struct LogEvent {
+    pub(in super::super) function: String,
     /// Microseconds since midnight, UTC.
-    micros: u64,
+    pub(in super::super) micros: u64,
 }
 
 fn ready_events(node: &NodeProcess) -> io::Result<Vec<LogEvent>> {
@@ -234,7 +234,8 @@ fn first_after(routes: &BTreeMap<String, Vec<u64>>, event: &LogEvent) -> Option<
     times.iter().copied().find(|micros| *micros >= event.micros)
 }
 
-fn parse_events(log: &str, text: &str) -> Vec<LogEvent> {
+/// Returns the lines of a log with this text.
+pub(in super::super) fn parse_events(log: &str, text: &str) -> Vec<LogEvent> {
     let lines = log.lines().filter(|line| line.contains(text));
     lines.filter_map(parse_event).collect()
 }

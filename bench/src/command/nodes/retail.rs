@@ -38,15 +38,15 @@ const UNPOOLED: &str = "nearpath, a database connection per access";
 const CENTRAL: &str = "nginx, central gateway, new TLS 1.2";
 const VARIANTS: [&str; 3] = [NEARPATH, UNPOOLED, CENTRAL];
 /// Services of the example.
-const SERVICES_FOLDER: &str = "examples/retail/services";
+pub(in super::super) const SERVICES_FOLDER: &str = "examples/retail/services";
 /// Name of the secret with the password of the database.
-const SECRET_NAME: &str = "retail-password";
+pub(in super::super) const SECRET_NAME: &str = "retail-password";
 /// Port of a function in its instance, and before the first one of those on a machine.
 const FUNCTION_PORT: u16 = 5000;
 
 /// Functions by chain: name, place of the machine, and whether it uses the database. The first one of a
 /// chain calls the others, which are on other machines.
-const CHAINS: [[(&str, usize, bool); 4]; 3] = [
+pub(in super::super) const CHAINS: [[(&str, usize, bool); 4]; 3] = [
     [
         ("photo-request", 1, false),
         ("photo-assign", 2, true),
@@ -117,8 +117,48 @@ fn measure_chains(
     })
 }
 
+/// A variant: its address for clients, and its processes.
+pub(in super::super) struct RetailTarget {
+    pub(in super::super) name: &'static str,
+    pub(in super::super) addr: SocketAddr,
+    pub(in super::super) pids: Vec<u32>,
+}
+
+impl RetailTarget {
+    /// Makes one call after the other. The first one is not counted: it fills caches of the functions.
+    pub(in super::super) async fn measure(
+        &self,
+        database: &RetailDatabase,
+        least: usize,
+        case: &AppCase,
+    ) -> Result<RoundSample, BenchError> {
+        // Calls change the database, and its size changes their time.
+        database.load_seed()?;
+        let calls = prepare_calls(self.addr, case, least + 1).await?;
+        let (mut tally, mut time) = (RequestTally::default(), Duration::ZERO);
+        let mut before = CpuSnapshot::default();
+        for (number, call) in calls.iter().enumerate() {
+            let begun = Instant::now();
+            let outcome = send_call(self.addr, case.function, call).await;
+            let took = begun.elapsed();
+            match number {
+                0 => before = CpuSnapshot::read_now(&self.pids),
+                _ => {
+                    time += took;
+                    tally.record_outcome(outcome.map(|_| took));
+                }
+            }
+        }
+        let cpu = before.spent_until(&CpuSnapshot::read_now(&self.pids));
+        if tally.failed_count() > 0 {
+            eprintln!("{}: {:?}", self.name, tally.failures_by_kind());
+        }
+        Ok(RoundSample::from_tally(&tally, time, cpu))
+    }
+}
+
 /// Returns each function once, with its place in the list as the offset of its port.
-fn placed_functions() -> Vec<(PlacedFunction, bool)> {
+pub(in super::super) fn placed_functions() -> Vec<(PlacedFunction, bool)> {
     let all = CHAINS.iter().flatten();
     (FUNCTION_PORT + 1..)
         .zip(all)
@@ -157,37 +197,18 @@ impl RetailFixture {
         })
     }
 
-    /// Makes one call after the other. The first one is not counted: it fills caches of the functions.
     async fn measure(
         &self,
         least: usize,
         variant: usize,
         case: &AppCase,
     ) -> Result<RoundSample, BenchError> {
-        let addr = self.addr(variant);
-        // Calls change the database, and its size changes their time.
-        self.database.load_seed()?;
-        let calls = prepare_calls(addr, case, least + 1).await?;
-        let pids = self.pids(variant);
-        let (mut tally, mut time) = (RequestTally::default(), Duration::ZERO);
-        let mut before = CpuSnapshot::default();
-        for (number, call) in calls.iter().enumerate() {
-            let begun = Instant::now();
-            let outcome = send_call(addr, case.function, call).await;
-            let took = begun.elapsed();
-            match number {
-                0 => before = CpuSnapshot::read_now(&pids),
-                _ => {
-                    time += took;
-                    tally.record_outcome(outcome.map(|_| took));
-                }
-            }
-        }
-        let cpu = before.spent_until(&CpuSnapshot::read_now(&pids));
-        if tally.failed_count() > 0 {
-            eprintln!("{}: {:?}", VARIANTS[variant], tally.failures_by_kind());
-        }
-        Ok(RoundSample::from_tally(&tally, time, cpu))
+        let target = RetailTarget {
+            name: VARIANTS[variant],
+            addr: self.addr(variant),
+            pids: self.pids(variant),
+        };
+        target.measure(&self.database, least, case).await
     }
 
     fn addr(&self, variant: usize) -> SocketAddr {
@@ -252,17 +273,28 @@ async fn send_call(
     Ok(response.into_body())
 }
 
-fn variable<'a>(variables: &'a [(String, String)], name: &str) -> &'a str {
+pub(in super::super) fn variable<'a>(variables: &'a [(String, String)], name: &str) -> &'a str {
     let found = variables.iter().find(|(own, _)| own == name);
     found.map_or("", |(_, value)| value)
 }
 
 /// Returns the functions as examples/retail/stack.yml declares them, each on its node.
 fn stack_of(image: &Path, variables: &[(String, String)], is_pooled: bool) -> Value {
+    let node_of = |function: &PlacedFunction| MACHINES[function.machine];
+    stack_on(image, variables, is_pooled, node_of)
+}
+
+/// Returns the functions, each on the node that `node_of` names.
+pub(in super::super) fn stack_on(
+    image: &Path,
+    variables: &[(String, String)],
+    is_pooled: bool,
+    node_of: impl Fn(&PlacedFunction) -> &'static str,
+) -> Value {
     let (mut functions, mut chains) = (Map::new(), Map::new());
     for (function, is_stored) in placed_functions() {
         let command = format!("python3 {}.py", function.name);
-        let node = MACHINES[function.machine];
+        let node = node_of(&function);
         let mut entry = function_entry(image, &command, FUNCTION_PORT, &[node]);
         entry["limits"] = json!({ "memory": "128Mi" });
         if is_stored {

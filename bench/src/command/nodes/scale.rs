@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
@@ -112,6 +113,7 @@ impl ScaleFixture {
             name: MACHINES[0],
             machine: &machines[0],
             ports: NodePorts::of_place(0),
+            listen: Ipv4Addr::LOCALHOST,
             variables: &[],
         };
         let node = NodeProcess::start(app, &plan).await?;
