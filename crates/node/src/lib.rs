@@ -50,7 +50,9 @@ mod totals;
 pub mod virtual_switch;
 
 pub use artifact::ArtifactHold;
-pub use config::{CallCounter, DirectPorts, NodeConfig, NodeError, SettleHook, WakeHook};
+pub use config::{
+    CallCounter, DirectPorts, EdgeCallReader, NodeConfig, NodeError, SettleHook, WakeHook,
+};
 pub use identity::{
     HandshakeHalf, HandshakeStep, IdentityIssuer, IdentityService, InstanceIdentity,
 };

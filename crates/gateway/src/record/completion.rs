@@ -13,7 +13,7 @@ use nearpath_types::{NodeName, Reason};
 
 use super::access_log::AccessLogLine;
 use super::recorder::{CallingNode, CompletionRecorder};
-use crate::function::{CallOrigin, EndpointId, FunctionEntry};
+use crate::function::{CallOrigin, EdgeCounters, EndedCall, EndpointId, FunctionEntry};
 use crate::request::{PeerInfo, UploadProgress};
 
 /// Status for callers that left before the response; nginx logs the same number.
@@ -27,6 +27,8 @@ const MAX_USER_AGENT_BYTES: usize = 256;
 pub(crate) struct CompletionRecord {
     recorder: Rc<CompletionRecorder>,
     function: Option<Arc<FunctionEntry>>,
+    /// Counters of the edge that permits the call; `None` for callers outside, other nodes and events.
+    edge: Option<Arc<EdgeCounters>>,
     /// Other node from which the request came.
     from_node: Option<CallingNode>,
     started_at: Instant,
@@ -34,6 +36,8 @@ pub(crate) struct CompletionRecord {
     took: Option<Duration>,
     status: u16,
     reason: Option<Reason>,
+    /// The function reported a failure of its own in `grpc-status`.
+    has_grpc_fault: bool,
     /// Endpoint to which the request was sent last.
     pub endpoint: Option<EndpointId>,
     /// Bytes of the response body so far.
@@ -129,11 +133,13 @@ impl CompletionRecord {
         Self {
             recorder: recorder.clone(),
             function,
+            edge: None,
             from_node: None,
             started_at,
             took: None,
             status: STATUS_CALLER_GONE,
             reason: Some(Reason::CallerGone),
+            has_grpc_fault: false,
             endpoint: None,
             bytes_out: 0,
             bytes_in: 0,
@@ -164,6 +170,12 @@ impl CompletionRecord {
         }
     }
 
+    /// Counts the request for the edge that permits it, too. Another node counts the calls that it passes on.
+    pub(crate) fn count_for_edge(&mut self, edge: Arc<EdgeCounters>) {
+        edge.note_start();
+        self.edge = Some(edge);
+    }
+
     /// Adds a wait for admission.
     pub(crate) fn add_queue_wait(&mut self, waited: Duration) {
         if let Some(details) = &mut self.details {
@@ -189,6 +201,11 @@ impl CompletionRecord {
     /// Marks the response head as sent. Without a later mark, the caller left before the end.
     pub(crate) fn mark_answered(&mut self, status: u16) {
         self.status = status;
+    }
+
+    /// Marks a gRPC response as failed by its status: the HTTP status is 200 all the same.
+    pub(crate) fn mark_grpc_fault(&mut self) {
+        self.has_grpc_fault = true;
     }
 
     /// Marks the response as complete.
@@ -259,9 +276,38 @@ impl CompletionRecord {
                     .inspect(|reason| self.recorder.totals.refused.count_refusal(*reason)),
             ),
         }
+        if let Some(edge) = &self.edge {
+            edge.note_end(self.ended_call(took));
+        }
         if let (Some(details), Some(log)) = (self.details.take(), &self.recorder.log) {
             log.write_line(self.log_line(*details, took));
         }
+    }
+
+    fn ended_call(&self, took: Duration) -> EndedCall {
+        EndedCall {
+            has_failed: self.has_failed(),
+            took,
+            request_bytes: self.request_bytes(),
+            response_bytes: self.bytes_out,
+        }
+    }
+
+    /// Returns whether the call failed: status 500 or above, no response, or one that was cut. A caller that
+    /// leaves during the response has had one.
+    fn has_failed(&self) -> bool {
+        let is_cut = match self.reason {
+            Some(Reason::CallerGone) => self.status == STATUS_CALLER_GONE,
+            Some(reason) => reason.status() >= 500,
+            None => false,
+        };
+        self.status >= 500 || self.has_grpc_fault || is_cut
+    }
+
+    /// Returns the bytes of the request body so far.
+    fn request_bytes(&self) -> u64 {
+        let uploaded = self.upload_progress.as_ref();
+        self.bytes_in + uploaded.map_or(0, |body| body.byte_count())
     }
 
     /// Logs that a response was cut for its silence, which its caller sees as a broken connection.
@@ -297,11 +343,7 @@ impl CompletionRecord {
             reason: self.reason.map(Reason::name),
             instance: self.instance_label(),
             node: self.node().map(|name| name.to_string()),
-            bytes_in: self.bytes_in
-                + self
-                    .upload_progress
-                    .as_ref()
-                    .map_or(0, |body| body.byte_count()),
+            bytes_in: self.request_bytes(),
             bytes_out: self.bytes_out,
             duration: took.as_secs_f64(),
             queue_wait: details.queue_wait.as_secs_f64(),
