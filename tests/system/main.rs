@@ -15,6 +15,7 @@ mod coap;
 mod cpu;
 mod database;
 mod direct_calls;
+mod edge_calls;
 mod egress;
 mod external_server;
 mod failover;

@@ -55,7 +55,8 @@ pub struct EdgeStatus {
     /// Connections that were denied: no edge is declared.
     #[serde(default)]
     pub denied_connections: u64,
-    /// Bytes of ended TCP connections, in both directions.
+    /// Bytes of ended TCP connections, in both directions, but those of HTTP to the gateway: its calls have
+    /// bytes of their own.
     #[serde(default)]
     pub connection_bytes: u64,
 }

@@ -65,7 +65,8 @@ pub(crate) fn route_request(
     peer: &Rc<PeerInfo>,
     request: Request<CallerBody>,
 ) -> RoutedRequest {
-    match route::resolve(&worker.table, peer, &request) {
+    let name_at = |address| worker.control.function_at(address);
+    match route::resolve(&worker.table, peer, &request, name_at) {
         Ok(RouteDestination::Function {
             function,
             path_offset,
