@@ -38,7 +38,8 @@ pub(super) struct PlainDraft {
     pub(super) slot: EndpointSlot,
     pub(super) route: Arc<ActiveRoute>,
     pub(super) function: Arc<FunctionEntry>,
-    pub(super) path_offset: usize,
+    /// In 16 bits, as all offsets in a plain request: each open connection has room for some drafts.
+    path_offset: u16,
 }
 
 /// Plain request that holds a slot at its instance.
@@ -125,6 +126,7 @@ impl PlainDraft {
         route: Arc<ActiveRoute>,
         path_offset: usize,
     ) -> Option<Self> {
+        let path_offset = u16::try_from(path_offset).ok()?;
         let (caller, edge) = match permitted_caller(worker, peer, plain, function)? {
             PlainCaller::Outside => (None, None),
             PlainCaller::Function(caller, edge) => (Some(caller), Some(edge)),
@@ -158,7 +160,7 @@ impl PlainDraft {
 
     /// Returns path and query for the function. `None`: the pipeline forms a new target.
     pub(super) fn target<'a>(&self, plain: &'a PlainRequest) -> Option<&'a str> {
-        match &plain.target()[self.path_offset..] {
+        match &plain.target()[usize::from(self.path_offset)..] {
             "" => Some("/"),
             target => target.starts_with('/').then_some(target),
         }
@@ -369,7 +371,7 @@ impl PlainCall {
             request: None,
             upload_progress: None,
             upload_guard: None,
-            path_offset,
+            path_offset: path_offset.into(),
         };
         (Box::new(call), slot)
     }

@@ -1,6 +1,7 @@
 //! Completion records: the end of a request is recorded exactly once, when its record is dropped.
 
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -32,8 +33,9 @@ pub(crate) struct CompletionRecord {
     /// Other node from which the request came.
     from_node: Option<CallingNode>,
     started_at: Instant,
-    /// Duration, where it is known before the end.
-    took: Option<Duration>,
+    /// Nanoseconds from the start to the end, where they are known before the end. Each open connection has
+    /// room for some records, so this is no `Duration`.
+    took_nanos: Option<NonZeroU64>,
     status: u16,
     reason: Option<Reason>,
     /// The function reported a failure of its own in `grpc-status`.
@@ -136,7 +138,7 @@ impl CompletionRecord {
             edge: None,
             from_node: None,
             started_at,
-            took: None,
+            took_nanos: None,
             status: STATUS_CALLER_GONE,
             reason: Some(Reason::CallerGone),
             has_grpc_fault: false,
@@ -215,7 +217,8 @@ impl CompletionRecord {
 
     /// Sets the duration; otherwise the record's drop reads the clock.
     pub(crate) fn set_duration(&mut self, took: Duration) {
-        self.took = Some(took);
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.took_nanos = NonZeroU64::new(nanos);
     }
 
     /// Marks the request as refused, with the status of the reason.
@@ -252,7 +255,10 @@ impl CompletionRecord {
     }
 
     fn write_record(&mut self) {
-        let took = self.took.unwrap_or_else(|| self.started_at.elapsed());
+        let known = self
+            .took_nanos
+            .map(|nanos| Duration::from_nanos(nanos.get()));
+        let took = known.unwrap_or_else(|| self.started_at.elapsed());
         // After the drain timeout, the gateway drops requests itself; their callers are still
         // there.
         if self.reason == Some(Reason::CallerGone) && self.recorder.is_cutting() {
