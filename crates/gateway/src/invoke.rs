@@ -119,8 +119,15 @@ impl FunctionTable {
         let rows = functions.iter().flat_map(|caller| {
             let route = caller.route();
             let rows = route.edges().filter_map(|(callee, tally)| {
+                // A declared callee that is removed keeps its tally, in case it comes back.
                 let callee = self.0.get(callee)?;
-                tally.edge_status(caller, &callee)
+                Some(EdgeStatus {
+                    chain: route.policy.chain.clone().unwrap_or_default(),
+                    namespace: caller.id.namespace.to_string(),
+                    caller: caller.name.to_string(),
+                    callee: callee.name.to_string(),
+                    ..tally.read_totals()?
+                })
             });
             rows.collect::<Vec<_>>()
         });

@@ -10,8 +10,6 @@ use std::time::Duration;
 use nearpath_types::chain_status::{EdgeStatus, LatencyBucket};
 use nearpath_types::frames::{CallTally, LATENCY_BUCKETS};
 
-use super::entry::FunctionEntry;
-
 /// Parts of a tally. More serving threads share them, which costs time and no counts.
 const MAX_PARTS: usize = 16;
 
@@ -57,40 +55,33 @@ impl EdgeTally {
         part.get_or_init(Arc::default).clone()
     }
 
-    /// Returns the sums over all threads as a row; `None`: nobody has called along the edge yet.
-    pub(crate) fn edge_status(
-        &self,
-        caller: &FunctionEntry,
-        callee: &FunctionEntry,
-    ) -> Option<EdgeStatus> {
+    /// Returns the totals over all threads as a row without names; `None`: no call has used the edge yet.
+    pub(crate) fn read_totals(&self) -> Option<EdgeStatus> {
         let parts = || self.parts.iter().filter_map(OnceLock::get);
         // Relaxed in this file: counters are read by reports only and order nothing else.
-        let sum = |counter: fn(&EdgeCounters) -> &AtomicU64| {
+        let total = |counter: fn(&EdgeCounters) -> &AtomicU64| {
             let values = parts().map(|part| counter(part).load(Ordering::Relaxed));
             values.fold(0, u64::saturating_add)
         };
         // Ends before starts: a call that ends in between is in flight, never less than none.
-        let buckets = latency_sums(parts());
-        let requests = buckets.iter().map(|bucket| bucket.count).sum();
-        let started = sum(|part| &part.started);
+        let latency = latency_totals(parts());
+        let requests = latency.iter().map(|bucket| bucket.count).sum();
+        let started = total(|part| &part.started);
         (started > 0).then(|| EdgeStatus {
-            chain: caller.route().policy.chain.clone().unwrap_or_default(),
-            namespace: caller.id.namespace.to_string(),
-            caller: caller.name.to_string(),
-            callee: callee.name.to_string(),
             requests,
-            failed: sum(|part| &part.failed).min(requests),
+            // A failure is counted before its end, so a reader between the two would see one too many.
+            failed: total(|part| &part.failed).min(requests),
             in_flight: started.saturating_sub(requests),
-            call_bytes: sum(|part| &part.request_bytes),
-            answer_bytes: sum(|part| &part.response_bytes),
-            seconds: sum(|part| &part.micros) as f64 / 1e6,
-            latency: buckets,
+            call_bytes: total(|part| &part.request_bytes),
+            answer_bytes: total(|part| &part.response_bytes),
+            seconds: total(|part| &part.micros) as f64 / 1e6,
+            latency,
             ..EdgeStatus::default()
         })
     }
 }
 
-fn latency_sums<'a>(parts: impl Iterator<Item = &'a Arc<EdgeCounters>>) -> Vec<LatencyBucket> {
+fn latency_totals<'a>(parts: impl Iterator<Item = &'a Arc<EdgeCounters>>) -> Vec<LatencyBucket> {
     let mut counts = [0_u64; LATENCY_BUCKETS];
     for part in parts {
         for (sum, count) in counts.iter_mut().zip(&part.latency) {
@@ -120,6 +111,7 @@ impl EdgeCounters {
         if call.has_failed {
             add(&self.failed, 1);
         }
+        // Last: the buckets are the number of ended calls, so a report has each one complete.
         add(&self.latency[CallTally::bucket_index(call.took)], 1);
     }
 }
@@ -127,11 +119,6 @@ impl EdgeCounters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_types::FunctionPolicy;
-
-    fn entry(name: &str) -> FunctionEntry {
-        FunctionEntry::new(name.parse().unwrap(), Arc::new(FunctionPolicy::default()))
-    }
 
     fn ended(millis: u64, has_failed: bool) -> EndedCall {
         EndedCall {
@@ -143,9 +130,9 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_nobody_used_has_no_row() {
+    fn an_edge_without_calls_has_no_row() {
         let tally = EdgeTally::default();
-        assert!(tally.edge_status(&entry("a"), &entry("b")).is_none());
+        assert!(tally.read_totals().is_none());
     }
 
     #[test]
@@ -158,7 +145,7 @@ mod tests {
             counters.note_start();
             counters.note_end(ended(2, thread == 1));
         }
-        let row = tally.edge_status(&entry("a"), &entry("b")).unwrap();
+        let row = tally.read_totals().unwrap();
         assert_eq!((row.requests, row.failed, row.in_flight), (3, 1, 3));
         assert_eq!((row.call_bytes, row.answer_bytes), (9, 15));
         assert_eq!((row.seconds * 1e3).round(), 6.0);

@@ -282,6 +282,7 @@ impl CompletionRecord {
                     .inspect(|reason| self.recorder.totals.refused.count_refusal(*reason)),
             ),
         }
+        // Also for a refusal: the caller has called, whatever came of it.
         if let Some(edge) = &self.edge {
             edge.note_end(self.ended_call(took));
         }

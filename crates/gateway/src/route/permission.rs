@@ -126,6 +126,7 @@ pub(crate) fn check_node_caller(
     }
     match topic {
         Some(topic) => check_event(caller, topic, callee),
+        // Without its counters: the caller's node counts the call.
         None if policy.may_call(&callee.id) => Ok(()),
         None => Err(undeclared_edge_error(caller, policy, &callee.id)),
     }
