@@ -539,13 +539,17 @@ SEC("cgroup/bind6") int bind6(struct bpf_sock_addr *ctx)
 	return note_owner(ctx);
 }
 
-/* Counts the bytes of an ended connection. */
+/* Counts an ended connection, and its bytes unless the gateway has counted them: each call's, at its end. */
 INLINE void count_ended(struct bpf_sock_ops *ops, const struct flow *flow, struct edge *edge)
 {
+	struct networks *networks = read_networks();
+
 	__sync_fetch_and_add(&edge->ended, 1);
+	__sync_fetch_and_add(&edge->nanoseconds, bpf_ktime_get_ns() - flow->started);
+	if (networks && flow->eip == networks->local_gateway)
+		return;
 	__sync_fetch_and_add(&edge->bytes_sent, ops->bytes_acked);
 	__sync_fetch_and_add(&edge->bytes_received, ops->bytes_received);
-	__sync_fetch_and_add(&edge->nanoseconds, bpf_ktime_get_ns() - flow->started);
 }
 
 SEC("sockops") int follow_connection(struct bpf_sock_ops *ops)

@@ -17,6 +17,7 @@ mod cpu;
 mod database;
 mod datagrams;
 mod direct_calls;
+mod edge_calls;
 mod egress;
 mod external_server;
 mod failover;

@@ -1,6 +1,7 @@
 //! Interface between the gateway and the rest of the program.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 
 use futures_util::future::BoxFuture;
@@ -56,6 +57,11 @@ pub trait GatewayControl: Send + Sync + 'static {
     /// metrics.
     fn near_calls(&self, _: &FunctionId) -> DirectCallCounts {
         DirectCallCounts::default()
+    }
+    /// Returns the name with this virtual address, also of a declared callee that is not deployed; for
+    /// errors.
+    fn function_at(&self, _: Ipv4Addr) -> Option<FunctionId> {
+        None
     }
     /// Sets whether the calling thread runs as a batch, which preempts no other thread
     /// (`SCHED_BATCH`, sched(7)). Only speed depends on it.

@@ -301,7 +301,7 @@ impl Gateway {
             .iter()
             .filter_map(|service| service.task_for_thread(number, threads).transpose());
         Ok(ThreadSetup {
-            thread_number: number as u64,
+            thread_number: number,
             ports,
             http3,
             node_quic: node_quic.transpose()?,

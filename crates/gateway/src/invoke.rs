@@ -16,6 +16,7 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Method, Request};
 use http_body_util::BodyExt;
 use nearpath_daemon::drain;
+use nearpath_types::chain_status::EdgeStatus;
 use nearpath_types::{FunctionId, FunctionPolicy, InstanceId, Reason};
 use tokio::sync::{Notify, watch};
 
@@ -109,6 +110,28 @@ impl FunctionTable {
     pub fn invocations(&self, id: &FunctionId) -> u64 {
         let function = self.0.get(id);
         function.map_or(0, |function| function.tally.received().ended_count())
+    }
+
+    /// Returns the calls of each declared edge that came by way of this gateway, from instances of this
+    /// node. Edges without calls, and those to functions that do not exist, have no row.
+    pub fn edge_calls(&self) -> Vec<EdgeStatus> {
+        let functions = self.0.functions();
+        let rows = functions.iter().flat_map(|caller| {
+            let route = caller.route();
+            let rows = route.edges().filter_map(|(callee, tally)| {
+                // A declared callee that is removed keeps its tally, in case it comes back.
+                let callee = self.0.get(callee)?;
+                Some(EdgeStatus {
+                    chain: route.policy.chain.clone().unwrap_or_default(),
+                    namespace: caller.id.namespace.to_string(),
+                    caller: caller.name.to_string(),
+                    callee: callee.name.to_string(),
+                    ..tally.read_totals()?
+                })
+            });
+            rows.collect::<Vec<_>>()
+        });
+        rows.collect()
     }
 
     /// Returns the path of each function to each other node that may be called for it.

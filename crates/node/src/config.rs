@@ -13,6 +13,7 @@ use nearpath_kernel::bpf::Forwarder;
 use nearpath_kernel::egress_listener::EgressListener;
 use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sandbox::IsolationLevel;
+use nearpath_types::chain_status::EdgeStatus;
 use nearpath_types::direct::DirectPeerNodes;
 use nearpath_types::{FunctionId, InstanceId, InstanceResources, NodeName};
 use tokio::sync::watch;
@@ -84,6 +85,35 @@ impl Default for CallCounter {
 impl fmt::Debug for CallCounter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("CallCounter")
+    }
+}
+
+/// Reads the calls that the gateway has served along edges.
+#[derive(Clone)]
+pub struct EdgeCallReader(Arc<dyn Fn() -> Vec<EdgeStatus> + Send + Sync>);
+
+impl EdgeCallReader {
+    /// Reads with `hook`, which returns one row for each edge with calls. It must not block.
+    pub fn from_hook(hook: impl Fn() -> Vec<EdgeStatus> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(hook))
+    }
+
+    /// Returns the rows.
+    pub(crate) fn read_rows(&self) -> Vec<EdgeStatus> {
+        (self.0)()
+    }
+}
+
+impl Default for EdgeCallReader {
+    /// Reads none.
+    fn default() -> Self {
+        Self::from_hook(Vec::new)
+    }
+}
+
+impl fmt::Debug for EdgeCallReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EdgeCallReader")
     }
 }
 
@@ -166,6 +196,8 @@ pub struct NodeConfig {
     pub settle: SettleHook,
     /// Counts the gateway's answered calls of a function.
     pub call_counter: CallCounter,
+    /// Reads the calls that the gateway has served along edges.
+    pub gateway_calls: EdgeCallReader,
     /// Wakes functions that are called at their virtual address.
     pub wake: WakeHook,
     /// Opens streams to functions that run on other nodes only.
@@ -221,6 +253,7 @@ impl NodeConfig {
             // Longer than the gateway's threads need to apply a snapshot.
             settle: SettleHook::after_delay(Duration::from_millis(100)),
             call_counter: CallCounter::default(),
+            gateway_calls: EdgeCallReader::default(),
             wake: WakeHook::default(),
             streams: StreamHook::default(),
             default_limits: default_limits(),

@@ -211,9 +211,6 @@ impl DirectEdge {
     }
 
     fn edge_status(&self, caller: &FunctionId, callee: &FunctionId) -> EdgeStatus {
-        let bound = |bucket: usize| {
-            (bucket + 1 < LATENCY_BUCKETS).then(|| 4f64.powi(bucket as i32 + 1) / 1e6)
-        };
         EdgeStatus {
             chain: self.chain.clone().unwrap_or_default(),
             namespace: caller.namespace.to_string(),
@@ -228,7 +225,7 @@ impl DirectEdge {
                 .iter()
                 .enumerate()
                 .map(|(k, &count)| LatencyBucket {
-                    below: bound(k),
+                    below: CallTally::bucket_bound(k),
                     count,
                 })
                 .collect(),

@@ -1,5 +1,5 @@
 //! Counters of the node's domains, readable at any time: for metrics, for `nearpath edges` and
-//! `nearpath memory`.
+//! `nearpath memory`. Those of edges include the calls that passed the gateway.
 //!
 //! Counters outlive their domain until they are too old to be reported. A chain that is deployed
 //! again continues its counters.
@@ -16,6 +16,7 @@ use nearpath_types::chain_status::{
 };
 use nearpath_types::{FunctionId, InstanceAddr, InstanceId};
 
+use crate::config::EdgeCallReader;
 use crate::direct_stats::DirectStats;
 use crate::remote_paths::RemoteCalls;
 use crate::totals;
@@ -26,9 +27,19 @@ pub(crate) struct DomainStats {
     by_domain: Arc<Mutex<BTreeMap<String, SharedStats>>>,
     /// Calls that bypassed shared memory and gateway.
     direct_stats: DirectStats,
+    /// Calls that the gateway has served.
+    gateway_calls: EdgeCallReader,
 }
 
 impl DomainStats {
+    /// Creates counters without domains.
+    pub(crate) fn new(gateway_calls: EdgeCallReader) -> Self {
+        Self {
+            gateway_calls,
+            ..Self::default()
+        }
+    }
+
     /// Returns the counters of a domain.
     pub(crate) fn stats_of(&self, domain: &str) -> SharedStats {
         self.lock_domains()
@@ -37,9 +48,10 @@ impl DomainStats {
             .clone()
     }
 
-    /// Returns the counters of every edge. A chain may be in several domains, after a change of
-    /// delivery or isolation or while its functions disagree: then counters are sums.
+    /// Returns the counters of every edge, as sums over all paths. A chain may also be in several domains,
+    /// after a change of delivery or isolation or while its functions disagree.
     pub(crate) fn edge_status(&self) -> Vec<EdgeStatus> {
+        let by_gateway = self.gateway_calls.read_rows();
         let now = clock::monotonic_now();
         let mut all = self.lock_domains();
         let counted = all.iter().flat_map(|(domain, ledger)| {
@@ -52,7 +64,8 @@ impl DomainStats {
         let edges = totals::sum_edges(
             counted
                 .map(|(domain, line)| edge_entry(domain, line))
-                .chain(direct),
+                .chain(direct)
+                .chain(by_gateway),
         );
         // After reading, which drops counters that are too old: only empty entries go.
         all.retain(|_, ledger| !ledger.is_idle());
@@ -203,9 +216,52 @@ fn memory_entry(domain: &str, held: PoolUsage) -> MemoryStatus {
 #[cfg(test)]
 mod tests {
     use nearpath_types::FunctionPolicy;
+    use nearpath_types::frames::CallTally;
     use nearpath_types::policy::{ChainDelivery, ChainIsolation};
 
     use super::*;
+
+    #[test]
+    fn an_edge_has_one_row_for_calls_over_all_paths() {
+        let latency = (0..LATENCY_BUCKETS).map(|k| LatencyBucket {
+            below: bucket_bound(k),
+            count: u64::from(k == 2),
+        });
+        let by_gateway = EdgeStatus {
+            chain: "shop".into(),
+            namespace: "openfaas-fn".into(),
+            caller: "front.openfaas-fn".into(),
+            callee: "cart.openfaas-fn".into(),
+            requests: 3,
+            failed: 1,
+            in_flight: 2,
+            seconds: 0.5,
+            answer_bytes: 7,
+            latency: latency.collect(),
+            ..EdgeStatus::default()
+        };
+        let rows = vec![by_gateway];
+        let stats = DomainStats::new(EdgeCallReader::from_hook(move || rows.clone()));
+        let (front, cart): (FunctionId, FunctionId) =
+            ("front".parse().unwrap(), "cart".parse().unwrap());
+        let direct = stats.direct_stats();
+        let reporter = direct.reporter(front, InstanceId(1));
+        let tally = CallTally {
+            open: 1,
+            ended: 4,
+            micros: 1_500_000,
+            ..CallTally::for_callee(cart.clone())
+        };
+        reporter.report(Some(&"shop".to_owned()), &tally);
+        let [row] = &stats.edge_status()[..] else {
+            panic!("one row: {:?}", stats.edge_status())
+        };
+        assert_eq!((row.requests, row.failed, row.in_flight), (7, 1, 3));
+        assert_eq!((row.seconds, row.answer_bytes), (2.0, 7));
+        assert_eq!(row.latency[2].count, 1);
+        // What the gateway counts itself: another count here would be a second one.
+        assert_eq!(stats.call_totals(&cart).ended, 4);
+    }
 
     #[test]
     fn every_domain_name_maps_to_its_chain() {

@@ -1,8 +1,8 @@
 //! Metrics of edges and shared memory, read at each scrape.
 //!
-//! Totals of a function or chain are sums over edges: `sum by (callee)`, `sum by (chain)`. A series
-//! exists for each present edge, and for an hour for each past one (at most 1024 per chain).
-//! Endpoints cannot create series.
+//! Totals of a function or chain are sums over edges: `sum by (callee)`, `sum by (chain)`, without those of
+//! the caller `gateway`, which has delivered calls of functions, too. A series exists for each present edge,
+//! and for an hour for each past one in shared memory (at most 1024 per chain). Endpoints cannot create series.
 
 use std::fmt::Error;
 
@@ -60,7 +60,7 @@ fn encode_counters(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(
     let plain: [(&str, &str, Value); 2] = [
         (
             "nearpath_edge_requests",
-            "Finished calls that bypass the gateway",
+            "Finished calls along an edge, over all paths",
             |e| e.requests,
         ),
         (
@@ -85,7 +85,7 @@ fn encode_counters(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(
         ),
         (
             "nearpath_edge_bytes",
-            "Bytes of these messages, envelopes included",
+            "Bytes of these messages, envelopes included, and of bodies of calls by way of the gateway",
             [|e| e.call_bytes, |e| e.answer_bytes],
         ),
     ];
@@ -108,7 +108,7 @@ fn encode_counters(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(
 }
 
 fn encode_in_flight(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(), Error> {
-    let help = "Open calls that bypass the gateway";
+    let help = "Open calls along an edge, over all paths";
     let mut metric =
         to.encode_descriptor("nearpath_edge_in_flight", help, None, MetricType::Gauge)?;
     edges.iter().try_for_each(|edge| {
@@ -121,7 +121,8 @@ fn encode_in_flight(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<
 /// Encodes latency histograms. The count is the sum of the buckets, so both match whatever an
 /// endpoint wrote.
 fn encode_durations(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<(), Error> {
-    let help = "Duration of calls that bypass the gateway in seconds, measured by the caller";
+    let help =
+        "Duration of calls along an edge in seconds, measured by the caller, or by the gateway";
     let mut metric = to.encode_descriptor(
         "nearpath_edge_duration_seconds",
         help,

@@ -51,7 +51,9 @@ mod totals;
 pub mod virtual_switch;
 
 pub use artifact::ArtifactHold;
-pub use config::{CallCounter, DirectPorts, NodeConfig, NodeError, SettleHook, WakeHook};
+pub use config::{
+    CallCounter, DirectPorts, EdgeCallReader, NodeConfig, NodeError, SettleHook, WakeHook,
+};
 pub use connection_totals::ConnectionTotals;
 pub use identity::{
     HandshakeHalf, HandshakeStep, IdentityIssuer, IdentityService, InstanceIdentity,

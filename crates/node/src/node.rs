@@ -29,7 +29,7 @@ use crate::agent::{
 };
 use crate::allocators::{EipAllocator, InstanceIdAllocator};
 use crate::artifact::{ArtifactHold, ArtifactStore};
-use crate::config::{NodeConfig, NodeError, WakeHook};
+use crate::config::{EdgeCallReader, NodeConfig, NodeError, WakeHook};
 use crate::domain_stats::DomainStats;
 use crate::domains::DomainRegistry;
 use crate::edge_metrics;
@@ -251,7 +251,7 @@ impl Node {
         let opened =
             tokio::task::spawn_blocking(move || open_data_dir(&*opening.0, &opening.1)).await;
         let (ids, artifacts) = opened.expect("opening does not panic")?;
-        let (stats, pool) = register_reports(&machine, registry);
+        let (stats, pool) = register_reports(&machine, config.gateway_calls.clone(), registry);
         let (events, event_receiver) = mpsc::unbounded_channel();
         let (defaults, dispatch) = (instance_defaults(&config), config.run_path("dispatch"));
         let (artifacts, identities) = (Arc::new(artifacts), config.identities);
@@ -421,9 +421,10 @@ impl Node {
 /// Registers what the machine and its domains count.
 fn register_reports(
     machine: &Arc<dyn InstanceMachine>,
+    gateway_calls: EdgeCallReader,
     registry: &MetricsRegistry,
 ) -> (DomainStats, PoolReport) {
-    let stats = DomainStats::default();
+    let stats = DomainStats::new(gateway_calls);
     edge_metrics::register_collector(stats.clone(), registry);
     loopback_metrics::register_collector(machine.clone(), registry);
     let pool = PoolReport::register(machine.clone(), registry);

@@ -1,6 +1,7 @@
 //! Replies to status queries: one line per query.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use nearpath_types::chain_status::EdgeStatus;
 use nearpath_types::{FunctionId, StatusQuery, StatusReport, StatusSource};
@@ -39,6 +40,11 @@ impl Node {
             total.open = total.open.saturating_add(flows);
         }
         totals
+    }
+
+    /// Returns the name with this virtual address, also of a declared callee that is not deployed.
+    pub fn function_at(&self, address: Ipv4Addr) -> Option<FunctionId> {
+        self.switch_report.name_of(address)
     }
 
     /// Returns the edges with their calls and connections.

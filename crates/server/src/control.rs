@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -197,6 +198,10 @@ impl GatewayControl for ControlHandle {
             .get()
             .map(|node| node.call_totals(function))
             .unwrap_or_default()
+    }
+
+    fn function_at(&self, address: Ipv4Addr) -> Option<FunctionId> {
+        self.node.get().and_then(|node| node.function_at(address))
     }
 
     fn set_batch_policy(&self, is_batch: bool) {

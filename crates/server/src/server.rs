@@ -15,7 +15,9 @@ use nearpath_gateway::invoke::FunctionTable;
 use nearpath_gateway::{GatewayControl, ServingThreads};
 use nearpath_kernel::cgroup::{CgroupController, NodeCgroups};
 use nearpath_kernel::sandbox::IsolationLevel;
-use nearpath_node::{CallCounter, IdentityService, Node, RunLock, SettleHook, WakeHook};
+use nearpath_node::{
+    CallCounter, EdgeCallReader, IdentityService, Node, RunLock, SettleHook, WakeHook,
+};
 use nearpath_source::{SourceHandle, SourceSettings};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
@@ -131,6 +133,8 @@ impl Server {
         let settle = settle_hook(gateway.functions(), published.subscribe());
         let functions = gateway.functions();
         let call_counter = CallCounter::from_hook(move |id| functions.answered(id));
+        let functions = gateway.functions();
+        let gateway_calls = EdgeCallReader::from_hook(move || functions.edge_calls());
         let waker = Arc::downgrade(&control);
         let wake = WakeHook::from_hook(move |id| {
             if let Some(control) = waker.upgrade() {
@@ -139,6 +143,10 @@ impl Server {
         });
         let hooks = (settle, call_counter, wake);
         let config = build::node_config(settings, isolation, network.as_ref(), hooks)?;
+        let config = nearpath_node::NodeConfig {
+            gateway_calls,
+            ..config
+        };
         let node_id = config.node.clone();
         let (issuer, caller) =
             IssuerHandle::start(build::issuer_settings(settings, isolation, &node_id))?;

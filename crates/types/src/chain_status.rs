@@ -10,9 +10,9 @@ use crate::{FunctionId, Namespace, NodeName};
 /// Name of the gateway as a caller. Full names of functions contain a dot, so none is equal.
 pub const GATEWAY_NAME: &str = "gateway";
 
-/// Counters of an edge: calls through shared memory, direct calls over QUIC, and connections to the
-/// callee's virtual address. Calls by way of the gateway are not included; messages and their bytes are
-/// those in shared memory alone.
+/// Counters of an edge: calls over all paths, and connections to the callee's virtual address. Messages are
+/// those in shared memory alone. A call that the gateway delivers through shared memory is also in the row of
+/// the caller [`GATEWAY_NAME`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EdgeStatus {
@@ -27,19 +27,20 @@ pub struct EdgeStatus {
     pub caller: String,
     /// `NAME.NAMESPACE`.
     pub callee: String,
-    /// Calls that ended, as the caller counted.
+    /// Calls that ended, as the caller counted, or the gateway of its node.
     pub requests: u64,
-    /// Of these, the failed ones: status 500 or above, or no response.
+    /// Of these, the failed ones: status 500 or above, no complete response, or a `grpc-status` that is a
+    /// fault of the callee.
     pub failed: u64,
     /// Calls that have not ended.
     pub in_flight: u64,
     /// Messages that the caller sent: calls, their parts, events and cancellations.
     pub call_messages: u64,
-    /// Bytes of these, envelopes included.
+    /// Bytes of these, envelopes included, and of request bodies that the gateway passed on.
     pub call_bytes: u64,
     /// Messages that the callee sent: responses and their parts.
     pub answer_messages: u64,
-    /// Bytes of these, envelopes included.
+    /// Bytes of these, envelopes included, and of response bodies that the gateway passed on.
     pub answer_bytes: u64,
     /// Total time of the calls in seconds.
     pub seconds: f64,
@@ -54,7 +55,8 @@ pub struct EdgeStatus {
     /// Connections that were denied: no edge is declared.
     #[serde(default)]
     pub denied_connections: u64,
-    /// Bytes of ended TCP connections, in both directions.
+    /// Bytes of ended TCP connections, in both directions, but those of HTTP to the gateway: its calls have
+    /// bytes of their own.
     #[serde(default)]
     pub connection_bytes: u64,
 }

@@ -33,6 +33,8 @@ const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The context of one serving thread.
 pub(crate) struct WorkerContext {
+    /// Number of the thread among the serving threads.
+    pub thread_number: usize,
     /// The functions that can be called.
     pub table: Arc<RoutingTable>,
     /// Wakes functions and answers administrative requests.
@@ -81,18 +83,21 @@ pub(crate) struct WorkerContext {
 }
 
 impl WorkerContext {
-    /// Creates the context of a thread, without connections. `seed` should differ between threads.
+    /// Creates the context of a thread, without connections.
     pub(crate) fn new(
         settings: &GatewaySettings,
         shared: &GatewayState,
         event_loop: Rc<EventLoop>,
-        seed: u64,
+        thread_number: usize,
     ) -> Rc<Self> {
+        // The golden ratio in 64 bits (Knuth's multiplicative hash) gives every thread a distant seed.
+        let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread_number as u64 + 1);
         let min_rate = |bytes_per_second| MinRate {
             bytes_per_second,
             grace: settings.min_rate_grace,
         };
         Rc::new(Self {
+            thread_number,
             table: shared.table.clone(),
             control: shared.control.clone(),
             totals: shared.totals.clone(),

@@ -41,6 +41,7 @@ use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
 use nearpath_types::PlatformError;
 use nearpath_wire::Body;
+use nearpath_wire::hop::grpc::names_fault;
 
 use delivery_errors::unfinal_response_error;
 
@@ -243,6 +244,9 @@ pub(crate) fn into_response(
     let now = Instant::now();
     headers::rewrite_response_headers(response.headers_mut(), &call, upgraded, now);
     call.record.mark_answered(status.as_u16());
+    if call.options.is_grpc && names_fault(response.headers()) {
+        call.record.mark_grpc_fault(); // no body and no trailers follow
+    }
     if upgraded {
         return upgrade_connection(call, response, guard, caller);
     }

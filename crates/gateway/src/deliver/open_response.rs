@@ -14,7 +14,7 @@ use http_body::Frame;
 use nearpath_types::{PlatformError, Reason};
 
 use super::endpoint_slot::EndpointSlot;
-use nearpath_wire::hop::grpc::error_trailers;
+use nearpath_wire::hop::grpc::{error_trailers, names_fault};
 
 use crate::COMPONENT;
 use crate::call::GatewayCall;
@@ -84,6 +84,9 @@ impl ResponseState {
 
     /// Counts a frame handed to the caller and starts its turn.
     pub(super) fn note_frame(&self, frame: &Frame<Bytes>) {
+        if let Some(trailers) = frame.trailers_ref() {
+            self.note_trailers(trailers);
+        }
         if self.guard.borrow().is_none() {
             return; // counted when the function was done
         }
@@ -94,6 +97,13 @@ impl ResponseState {
         call.record.bytes_out += bytes as u64;
         self.update_allowances(|allowance| allowance.note_bytes(bytes));
         self.caller_turn_since.set(call.worker.current_tick() + 1);
+    }
+
+    fn note_trailers(&self, trailers: &HeaderMap) {
+        let call = &mut self.call.borrow_mut();
+        if call.options.is_grpc && names_fault(trailers) {
+            call.record.mark_grpc_fault();
+        }
     }
 
     fn update_allowances(&self, update: impl Fn(&mut RateAllowance)) {

@@ -14,7 +14,7 @@ use crate::COMPONENT;
 use crate::call::GatewayCall;
 use crate::context::WorkerContext;
 use crate::deliver::{self, EndpointSlot, ResponseContent};
-use crate::function::{ActiveRoute, DialTarget, FunctionEndpoint, FunctionEntry};
+use crate::function::{ActiveRoute, DialTarget, EdgeCounters, FunctionEndpoint, FunctionEntry};
 use crate::pipeline;
 use crate::record::CompletionRecord;
 use crate::request::{
@@ -33,10 +33,13 @@ pub(super) struct PlainDraft {
     pub(super) start_time: StartTime,
     /// Calling function; `None`: a caller outside.
     pub(super) caller: Option<Arc<FunctionEntry>>,
+    /// Counters of its edge; `None`: this node counts the call for none.
+    edge: Option<Arc<EdgeCounters>>,
     pub(super) slot: EndpointSlot,
     pub(super) route: Arc<ActiveRoute>,
     pub(super) function: Arc<FunctionEntry>,
-    pub(super) path_offset: usize,
+    /// In 16 bits, as all offsets in a plain request: each open connection has room for some drafts.
+    path_offset: u16,
 }
 
 /// Plain request that holds a slot at its instance.
@@ -49,7 +52,10 @@ pub(crate) struct PlainCall {
 enum PlainCaller {
     /// From outside: no edge is asked for.
     Outside,
-    Function(Arc<FunctionEntry>),
+    /// An instance of this node, with the counters of its edge.
+    Function(Arc<FunctionEntry>, Arc<EdgeCounters>),
+    /// An instance of another node, which counts the call.
+    RemoteFunction(Arc<FunctionEntry>),
 }
 
 /// Returns whether a plain request may take the fast path to the function.
@@ -69,12 +75,13 @@ fn permitted_caller(
     plain: &PlainRequest,
     callee: &FunctionEntry,
 ) -> Option<PlainCaller> {
-    let caller = match peer.zone {
-        ListenerZone::Public => return Some(PlainCaller::Outside),
+    Some(match peer.zone {
+        ListenerZone::Public => PlainCaller::Outside,
         ListenerZone::Internal => {
             let caller = worker.table.find_caller(peer.addr)?;
-            route::check_edge(Some(&caller), peer.addr, &callee.id).ok()?;
-            caller
+            let (addr, thread) = (peer.addr, worker.thread_number);
+            let edge = route::check_edge(Some(&caller), addr, &callee.id, thread).ok()?;
+            PlainCaller::Function(caller, edge)
         }
         ListenerZone::Node => {
             let node = peer.node.get()?;
@@ -84,10 +91,9 @@ fn permitted_caller(
             let name = str::from_utf8(name).ok()?;
             let caller = worker.table.find_by_name(name)?;
             route::check_node_caller(Some(&caller), name, node, callee, None).ok()?;
-            caller
+            PlainCaller::RemoteFunction(caller)
         }
-    };
-    Some(PlainCaller::Function(caller))
+    })
 }
 
 /// Returns the network with which a request shares its function's places; see [`PeerInfo::addr`]. Another
@@ -120,9 +126,11 @@ impl PlainDraft {
         route: Arc<ActiveRoute>,
         path_offset: usize,
     ) -> Option<Self> {
-        let caller = match permitted_caller(worker, peer, plain, function)? {
-            PlainCaller::Outside => None,
-            PlainCaller::Function(caller) => Some(caller),
+        let path_offset = u16::try_from(path_offset).ok()?;
+        let (caller, edge) = match permitted_caller(worker, peer, plain, function)? {
+            PlainCaller::Outside => (None, None),
+            PlainCaller::Function(caller, edge) => (Some(caller), Some(edge)),
+            PlainCaller::RemoteFunction(caller) => (Some(caller), None),
         };
         let permit = function.gate.try_enter(source_network(plain, peer))?;
         let slot = deliver::pick_slot(&route, permit, &[], worker.next_random()).ok()?;
@@ -131,6 +139,7 @@ impl PlainDraft {
             call_id: CallId::from_fields(plain.raw_fields()),
             start_time: StartTime::now(),
             caller,
+            edge,
             slot,
             route,
             function: function.clone(),
@@ -151,7 +160,7 @@ impl PlainDraft {
 
     /// Returns path and query for the function. `None`: the pipeline forms a new target.
     pub(super) fn target<'a>(&self, plain: &'a PlainRequest) -> Option<&'a str> {
-        match &plain.target()[self.path_offset..] {
+        match &plain.target()[usize::from(self.path_offset)..] {
             "" => Some("/"),
             target => target.starts_with('/').then_some(target),
         }
@@ -194,7 +203,7 @@ impl PlainDraft {
 
     /// Starts the record. From here on, the request ends in exactly one record.
     pub(super) fn start_call(
-        self,
+        mut self,
         worker: &WorkerContext,
         peer: &PeerInfo,
         plain: &PlainRequest,
@@ -204,6 +213,9 @@ impl PlainDraft {
             worker.control.note_call(&self.function.id);
         }
         let mut record = start_record(worker, peer, plain, &self, choice);
+        if let Some(edge) = self.edge.take() {
+            record.count_for_edge(edge);
+        }
         record.endpoint = Some(self.slot.endpoint.id.clone());
         PlainCall {
             draft: self,
@@ -330,6 +342,7 @@ impl PlainCall {
             call_id,
             start_time,
             caller,
+            edge: _, // the record has it
             slot,
             route,
             function,
@@ -358,7 +371,7 @@ impl PlainCall {
             request: None,
             upload_progress: None,
             upload_guard: None,
-            path_offset,
+            path_offset: path_offset.into(),
         };
         (Box::new(call), slot)
     }

@@ -1,5 +1,6 @@
 //! State of one function: its route from the last snapshot, and state that outlives snapshots.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,6 +11,7 @@ use nearpath_types::{
     FunctionId, FunctionPolicy, FunctionRoute, InstanceId, InstanceState, StartFailure, duration,
 };
 
+use super::edge_tally::EdgeTally;
 use super::endpoint::FunctionEndpoint;
 use super::gate::{AdmissionGate, UNLIMITED};
 use super::node_targets::NodeTargets;
@@ -55,12 +57,15 @@ pub(crate) struct ActiveRoute {
     pub domain: Option<String>,
     /// Prefetches are declared for its calls.
     pub prefetches: bool,
+    /// Counters of the edges that it declares, in the order of `policy.calls`.
+    edge_tallies: Arc<[Arc<EdgeTally>]>,
 }
 
 impl FunctionEntry {
     /// Creates a function without instances; [`FunctionEntry::apply_snapshot`] adds them.
     pub(crate) fn new(id: FunctionId, policy: Arc<FunctionPolicy>) -> Self {
         let name = id.to_string().into_boxed_str();
+        let edge_tallies = policy.calls.iter().map(|_| Arc::default()).collect();
         Self {
             host: HeaderValue::from_str(&name)
                 .expect("RFC 1035 labels and a dot are visible ASCII"),
@@ -68,7 +73,7 @@ impl FunctionEntry {
             gate: AdmissionGate::new(0, policy.queue),
             wake_throttle: WakeThrottle::new(Instant::now()),
             tally: FunctionTally::default(),
-            route: ArcSwap::from_pointee(ActiveRoute::empty(&id, policy)),
+            route: ArcSwap::from_pointee(ActiveRoute::empty(&id, edge_tallies, policy)),
             id,
             name,
         }
@@ -95,6 +100,7 @@ impl FunctionEntry {
         let withdrawn = missing_in(&ready, &before.ready);
         let left = missing_in(&remotes, &before.remotes);
         let draining = still_draining(&before.draining, &withdrawn, entry);
+        let edge_tallies = before.edge_tallies_for(&entry.policy.calls);
         let capacity = request_capacity(entry, ready.len(), remotes.len());
         // First the route, then the withdrawal, then the capacity. A request that is admitted in
         // between finds the new instances. A slot at an old one fails, and another is picked.
@@ -104,7 +110,7 @@ impl FunctionEntry {
             draining,
             runs_here: entry.runs_here,
             start_failure: entry.start_failure.clone(),
-            ..ActiveRoute::empty(&self.id, entry.policy.clone())
+            ..ActiveRoute::empty(&self.id, edge_tallies, entry.policy.clone())
         }));
         for endpoint in withdrawn.iter().chain(&left) {
             self.gate.release_withdrawn(endpoint.withdraw());
@@ -127,7 +133,11 @@ impl FunctionEntry {
 
 impl ActiveRoute {
     /// Creates a route without instances.
-    fn empty(id: &FunctionId, policy: Arc<FunctionPolicy>) -> Self {
+    fn empty(
+        id: &FunctionId,
+        edge_tallies: Arc<[Arc<EdgeTally>]>,
+        policy: Arc<FunctionPolicy>,
+    ) -> Self {
         let total_timeout_header =
             HeaderValue::from_str(&duration::format_duration(policy.total_timeout))
                 .expect("a duration is ASCII");
@@ -143,7 +153,30 @@ impl ActiveRoute {
             total_timeout_header,
             domain,
             prefetches,
+            edge_tallies,
         }
+    }
+
+    /// Returns the counters of the edge to `callee`; `None`: that edge is not declared.
+    pub(crate) fn edge_to(&self, callee: &FunctionId) -> Option<&EdgeTally> {
+        // The search is that of `FunctionPolicy::may_call`, so counting needs none of its own.
+        let position = self.policy.calls.iter().position(|id| id == callee)?;
+        self.edge_tallies.get(position).map(|tally| &**tally)
+    }
+
+    /// Returns the declared edges: callees and counters.
+    pub(crate) fn edges(&self) -> impl Iterator<Item = (&FunctionId, &Arc<EdgeTally>)> {
+        self.policy.calls.iter().zip(&*self.edge_tallies)
+    }
+
+    /// Returns counters for a new list of callees. Edges that stay keep theirs.
+    fn edge_tallies_for(&self, calls: &[FunctionId]) -> Arc<[Arc<EdgeTally>]> {
+        if self.policy.calls == calls {
+            return self.edge_tallies.clone();
+        }
+        let known: HashMap<_, _> = self.edges().collect();
+        let tallies = calls.iter().map(|id| known.get(id).copied().cloned());
+        tallies.map(Option::unwrap_or_default).collect()
     }
 
     /// Returns the endpoints whose places the gate counts: the instances of this node, or the other

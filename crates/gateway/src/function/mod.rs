@@ -5,6 +5,7 @@
 //! of each instance.
 
 mod dial_target;
+mod edge_tally;
 mod endpoint;
 mod entry;
 mod gate;
@@ -16,6 +17,7 @@ mod udp_reachability;
 mod wake_throttle;
 
 pub(crate) use dial_target::DialTarget;
+pub(crate) use edge_tally::{EdgeCounters, EndedCall};
 pub(crate) use endpoint::{EndpointId, FunctionEndpoint};
 pub(crate) use entry::{ActiveRoute, FunctionEntry};
 pub(crate) use gate::{AdmissionGate, AdmissionPermit, GateEntry, GateRefusal, GateWaiter};

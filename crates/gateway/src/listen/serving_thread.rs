@@ -29,7 +29,7 @@ const MAX_DISK_THREADS: usize = 4;
 
 /// Everything that a thread needs to start.
 pub(crate) struct ThreadSetup {
-    pub thread_number: u64,
+    pub thread_number: usize,
     pub ports: Vec<AcceptSetup>,
     pub http3: Vec<http3::Http3ListenPort>,
     pub node_quic: Option<NodeQuicPort>,
@@ -54,15 +54,8 @@ pub(crate) fn run_thread(
         .thread_name(format!("gateway-{}-disk", thread.thread_number))
         .max_blocking_threads(MAX_DISK_THREADS)
         .build_local(LocalOptions::default())?;
-    // The golden ratio in 64 bits (Knuth's multiplicative hash) gives every thread a distant
-    // seed.
     let in_runtime = runtime.enter();
-    let worker = WorkerContext::new(
-        settings,
-        shared,
-        EventLoop::new()?,
-        0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread.thread_number + 1),
-    );
+    let worker = WorkerContext::new(settings, shared, EventLoop::new()?, thread.thread_number);
     drop(in_runtime);
     let context = Rc::new(ListenContext {
         worker,
@@ -177,7 +170,10 @@ async fn run_event_loop(event_loop: Rc<EventLoop>) {
 }
 
 /// Waits for the end of a listener. The others of the thread go on if it fails.
-async fn run_listener(listener: JoinHandle<io::Result<()>>, thread_number: u64) -> io::Result<()> {
+async fn run_listener(
+    listener: JoinHandle<io::Result<()>>,
+    thread_number: usize,
+) -> io::Result<()> {
     let ended = listener.await.map_err(io::Error::other).flatten();
     ended.inspect_err(|error| {
         // The caller learns of it when it joins the threads, after the drain.

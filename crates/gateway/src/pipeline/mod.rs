@@ -66,7 +66,8 @@ pub(crate) fn route_request(
     peer: &Rc<PeerInfo>,
     request: Request<CallerBody>,
 ) -> RoutedRequest {
-    match route::resolve(&worker.table, peer, &request) {
+    let name_at = |address| worker.control.function_at(address);
+    match route::resolve(&worker.table, peer, &request, name_at) {
         Ok(RouteDestination::Function {
             function,
             path_offset,
@@ -396,7 +397,11 @@ fn check_caller(call: &mut GatewayCall) -> Result<(), PlatformError> {
         ListenerZone::Public => {}
         ListenerZone::Internal => match caller.as_deref().zip(topic) {
             Some((publisher, topic)) => route::check_event(publisher, topic, &call.function)?,
-            None => route::check_edge(caller.as_deref(), peer.addr, &call.function.id)?,
+            None => {
+                let (callee, thread) = (&call.function.id, call.worker.thread_number);
+                let edge = route::check_edge(caller.as_deref(), peer.addr, callee, thread)?;
+                call.record.count_for_edge(edge);
+            }
         },
         ListenerZone::Node => {
             let node = peer.node.get().ok_or_else(unknown_node_error)?;

@@ -1,6 +1,7 @@
 //! Completion records: the end of a request is recorded exactly once, when its record is dropped.
 
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -13,7 +14,7 @@ use nearpath_types::{NodeName, Reason};
 
 use super::access_log::AccessLogLine;
 use super::recorder::{CallingNode, CompletionRecorder};
-use crate::function::{CallOrigin, EndpointId, FunctionEntry};
+use crate::function::{CallOrigin, EdgeCounters, EndedCall, EndpointId, FunctionEntry};
 use crate::request::{PeerInfo, UploadProgress};
 
 /// Status for callers that left before the response; nginx logs the same number.
@@ -27,13 +28,18 @@ const MAX_USER_AGENT_BYTES: usize = 256;
 pub(crate) struct CompletionRecord {
     recorder: Rc<CompletionRecorder>,
     function: Option<Arc<FunctionEntry>>,
+    /// Counters of the edge that permits the call; `None` for callers outside, other nodes and events.
+    edge: Option<Arc<EdgeCounters>>,
     /// Other node from which the request came.
     from_node: Option<CallingNode>,
     started_at: Instant,
-    /// Duration, where it is known before the end.
-    took: Option<Duration>,
+    /// Nanoseconds from the start to the end, where they are known before the end. Each open connection has
+    /// room for some records, so this is no `Duration`.
+    took_nanos: Option<NonZeroU64>,
     status: u16,
     reason: Option<Reason>,
+    /// The function reported a failure of its own in `grpc-status`.
+    has_grpc_fault: bool,
     /// Endpoint to which the request was sent last.
     pub endpoint: Option<EndpointId>,
     /// Bytes of the response body so far.
@@ -129,11 +135,13 @@ impl CompletionRecord {
         Self {
             recorder: recorder.clone(),
             function,
+            edge: None,
             from_node: None,
             started_at,
-            took: None,
+            took_nanos: None,
             status: STATUS_CALLER_GONE,
             reason: Some(Reason::CallerGone),
+            has_grpc_fault: false,
             endpoint: None,
             bytes_out: 0,
             bytes_in: 0,
@@ -164,6 +172,12 @@ impl CompletionRecord {
         }
     }
 
+    /// Counts the request for the edge that permits it, too. Another node counts the calls that it passes on.
+    pub(crate) fn count_for_edge(&mut self, edge: Arc<EdgeCounters>) {
+        edge.note_start();
+        self.edge = Some(edge);
+    }
+
     /// Adds a wait for admission.
     pub(crate) fn add_queue_wait(&mut self, waited: Duration) {
         if let Some(details) = &mut self.details {
@@ -191,6 +205,11 @@ impl CompletionRecord {
         self.status = status;
     }
 
+    /// Marks a gRPC response as failed by its status: the HTTP status is 200 all the same.
+    pub(crate) fn mark_grpc_fault(&mut self) {
+        self.has_grpc_fault = true;
+    }
+
     /// Marks the response as complete.
     pub(crate) fn mark_finished(&mut self) {
         self.reason = None;
@@ -198,7 +217,8 @@ impl CompletionRecord {
 
     /// Sets the duration; otherwise the record's drop reads the clock.
     pub(crate) fn set_duration(&mut self, took: Duration) {
-        self.took = Some(took);
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.took_nanos = NonZeroU64::new(nanos);
     }
 
     /// Marks the request as refused, with the status of the reason.
@@ -235,7 +255,10 @@ impl CompletionRecord {
     }
 
     fn write_record(&mut self) {
-        let took = self.took.unwrap_or_else(|| self.started_at.elapsed());
+        let known = self
+            .took_nanos
+            .map(|nanos| Duration::from_nanos(nanos.get()));
+        let took = known.unwrap_or_else(|| self.started_at.elapsed());
         // After the drain timeout, the gateway drops requests itself; their callers are still
         // there.
         if self.reason == Some(Reason::CallerGone) && self.recorder.is_cutting() {
@@ -259,9 +282,39 @@ impl CompletionRecord {
                     .inspect(|reason| self.recorder.totals.refused.count_refusal(*reason)),
             ),
         }
+        // Also for a refusal: the caller has called, whatever came of it.
+        if let Some(edge) = &self.edge {
+            edge.note_end(self.ended_call(took));
+        }
         if let (Some(details), Some(log)) = (self.details.take(), &self.recorder.log) {
             log.write_line(self.log_line(*details, took));
         }
+    }
+
+    fn ended_call(&self, took: Duration) -> EndedCall {
+        EndedCall {
+            has_failed: self.has_failed(),
+            took,
+            request_bytes: self.request_bytes(),
+            response_bytes: self.bytes_out,
+        }
+    }
+
+    /// Returns whether the call failed: status 500 or above, no response, or one that was cut. A caller that
+    /// leaves during the response has had one.
+    fn has_failed(&self) -> bool {
+        let is_cut = match self.reason {
+            Some(Reason::CallerGone) => self.status == STATUS_CALLER_GONE,
+            Some(reason) => reason.status() >= 500,
+            None => false,
+        };
+        self.status >= 500 || self.has_grpc_fault || is_cut
+    }
+
+    /// Returns the bytes of the request body so far.
+    fn request_bytes(&self) -> u64 {
+        let uploaded = self.upload_progress.as_ref();
+        self.bytes_in + uploaded.map_or(0, |body| body.byte_count())
     }
 
     /// Logs that a response was cut for its silence, which its caller sees as a broken connection.
@@ -297,11 +350,7 @@ impl CompletionRecord {
             reason: self.reason.map(Reason::name),
             instance: self.instance_label(),
             node: self.node().map(|name| name.to_string()),
-            bytes_in: self.bytes_in
-                + self
-                    .upload_progress
-                    .as_ref()
-                    .map_or(0, |body| body.byte_count()),
+            bytes_in: self.request_bytes(),
             bytes_out: self.bytes_out,
             duration: took.as_secs_f64(),
             queue_wait: details.queue_wait.as_secs_f64(),

@@ -14,7 +14,8 @@ pub(crate) fn seconds_value(time: Duration) -> HeaderValue {
 #[derive(Default)]
 pub(crate) struct DigitBuffer {
     bytes: [u8; 32],
-    used_bytes: usize,
+    /// At most 32; small, because each open connection has room for some buffers.
+    used_bytes: u8,
 }
 
 impl DigitBuffer {
@@ -36,7 +37,7 @@ impl DigitBuffer {
 
     fn push_byte(&mut self, byte: u8) {
         self.used_bytes += 1;
-        let at = self.bytes.len() - self.used_bytes;
+        let at = self.bytes.len() - usize::from(self.used_bytes);
         self.bytes[at] = byte;
     }
 
@@ -52,7 +53,7 @@ impl DigitBuffer {
 
     /// Returns the text.
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.bytes[self.bytes.len() - self.used_bytes..]
+        &self.bytes[self.bytes.len() - usize::from(self.used_bytes)..]
     }
 
     fn to_header_value(&self) -> HeaderValue {

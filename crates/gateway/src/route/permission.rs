@@ -2,13 +2,15 @@
 //! both functions declare the topic.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use nearpath_types::{FunctionId, NodeName, PlatformError, Reason, policy, topic};
+use nearpath_types::{FunctionId, FunctionPolicy, NodeName, PlatformError, Reason, policy, topic};
 
 use crate::COMPONENT;
-use crate::function::FunctionEntry;
+use crate::function::{EdgeCounters, FunctionEntry};
 
-/// Checks that the instance at `addr` may call `callee`. `caller` is the function of that instance.
+/// Checks that the instance at `addr` may call `callee`. `caller` is the function of that instance. Returns
+/// the counters of that edge on the serving thread.
 ///
 /// # Errors
 /// `not_allowed`, with the line of stack.yml that would permit the call.
@@ -16,21 +18,25 @@ pub(crate) fn check_edge(
     caller: Option<&FunctionEntry>,
     addr: IpAddr,
     callee: &FunctionId,
-) -> Result<(), PlatformError> {
+    thread_number: usize,
+) -> Result<Arc<EdgeCounters>, PlatformError> {
     // The routing table has every instance of this node: this one was removed or never existed.
     let Some(caller) = caller else {
         let message = format!("{addr} is not the address of an instance on this node");
         return Err(PlatformError::new(COMPONENT, Reason::NotAllowed, message));
     };
-    check_declared(caller, callee)
+    let route = caller.route();
+    match route.edge_to(callee) {
+        Some(edge) => Ok(edge.counters_of(thread_number)),
+        None => Err(undeclared_edge_error(caller, &route.policy, callee)),
+    }
 }
 
-/// Checks that the caller's chain declares an edge to `callee`.
-fn check_declared(caller: &FunctionEntry, callee: &FunctionId) -> Result<(), PlatformError> {
-    let policy = &caller.route().policy;
-    if policy.may_call(callee) {
-        return Ok(());
-    }
+fn undeclared_edge_error(
+    caller: &FunctionEntry,
+    policy: &FunctionPolicy,
+    callee: &FunctionId,
+) -> PlatformError {
     // A function outside chains has no chain name to suggest, so the text has a placeholder.
     let chain = policy.chain.as_deref().unwrap_or("CHAIN");
     let stack_line = format!(
@@ -42,7 +48,7 @@ fn check_declared(caller: &FunctionEntry, callee: &FunctionId) -> Result<(), Pla
         "{} may not call {callee}: that edge is not declared; add to stack.yml: {stack_line}",
         caller.name
     );
-    Err(PlatformError::new(COMPONENT, Reason::NotAllowed, message).governed_by("chains"))
+    PlatformError::new(COMPONENT, Reason::NotAllowed, message).governed_by("chains")
 }
 
 /// Checks that `publisher` may send an event of a topic to `subscriber`, in the same security domain.
@@ -120,7 +126,9 @@ pub(crate) fn check_node_caller(
     }
     match topic {
         Some(topic) => check_event(caller, topic, callee),
-        None => check_declared(caller, &callee.id),
+        // Without its counters: the caller's node counts the call.
+        None if policy.may_call(&callee.id) => Ok(()),
+        None => Err(undeclared_edge_error(caller, policy, &callee.id)),
     }
 }
 

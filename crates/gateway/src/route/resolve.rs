@@ -49,7 +49,8 @@ impl UnroutableRequest {
     }
 }
 
-/// Finds the destination of a request.
+/// Finds the destination of a request. `name_at` returns the name with a virtual address, also of a callee
+/// that is not deployed.
 ///
 /// # Errors
 /// Returns [`UnroutableRequest`] with the refusal.
@@ -57,6 +58,7 @@ pub(crate) fn resolve<B>(
     table: &RoutingTable,
     peer: &PeerInfo,
     request: &Request<B>,
+    name_at: impl FnOnce(Ipv4Addr) -> Option<FunctionId>,
 ) -> Result<RouteDestination, UnroutableRequest> {
     // A tunnel would bypass routing and permission (RFC 9110 section 9.3.6).
     if request.method() == Method::CONNECT {
@@ -75,7 +77,18 @@ pub(crate) fn resolve<B>(
         return resolve_for_node(table, request);
     }
     if let Some(address) = peer.called_address {
-        return resolve_address(table, address);
+        let function = table.find_by_address(address);
+        let function = function.ok_or_else(|| {
+            let callee = name_at(address);
+            UnroutableRequest::new(
+                Reason::NoFunction,
+                undeployed_text(table, peer, address, callee),
+            )
+        })?;
+        return Ok(RouteDestination::Function {
+            function,
+            path_offset: 0,
+        });
     }
     match parse_path(request.uri().path()) {
         Ok(PathTarget::Function { name, path_offset }) => match table
@@ -125,20 +138,21 @@ fn resolve_for_node<B>(
     }
 }
 
-/// Finds the function that a connection is for.
-fn resolve_address(
+/// Writes that no function with a virtual address is deployed. Only a caller that declares the callee reads its
+/// name: an instance can connect from any source, and so ask for any address.
+fn undeployed_text(
     table: &RoutingTable,
+    peer: &PeerInfo,
     address: Ipv4Addr,
-) -> Result<RouteDestination, UnroutableRequest> {
-    match table.find_by_address(address) {
-        Some(function) => Ok(RouteDestination::Function {
-            function,
-            path_offset: 0,
-        }),
-        None => Err(UnroutableRequest::new(
-            Reason::NoFunction,
-            format!("no function with the virtual address {address} is deployed"),
-        )),
+    callee: Option<FunctionId>,
+) -> String {
+    let declared = table.find_caller(peer.addr).zip(callee);
+    match declared.filter(|(caller, callee)| caller.route().policy.may_call(callee)) {
+        Some((caller, callee)) => format!(
+            "{callee} (virtual address {address}) is not deployed; deploy it, or remove the edge from {}",
+            caller.name
+        ),
+        None => format!("no function with the virtual address {address} is deployed"),
     }
 }
 

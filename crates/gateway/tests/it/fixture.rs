@@ -25,10 +25,11 @@ use nearpath_gateway::{
     Gateway, GatewayControl, GatewayListener, GatewaySettings, Http3Listener, ListenerTls,
     ListenerZone, NodeQuicListener, NodeResponse, ServingThreads, UpgradeTask, UpgradedStream,
 };
-use nearpath_types::policy::CallTransport;
+use nearpath_types::policy::{CallTransport, LoopbackDelivery};
 use nearpath_types::{
     FunctionId, FunctionPolicy, FunctionRoute, InnerListener, InstanceAddr, InstanceId,
-    InstanceLocality, InstanceRoute, InstanceState, NodeName, RoutingSnapshot, SourceNetwork,
+    InstanceLocality, InstanceNetwork, InstanceRoute, InstanceState, NodeName, RoutingSnapshot,
+    SourceNetwork,
 };
 use nearpath_wire::Body;
 use nearpath_wire::h3::{CidRouting, Http3ServerConfig};
@@ -745,4 +746,25 @@ pub(crate) async fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
 
 pub(crate) fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
+}
+
+/// Network of an instance that shares the machine's.
+#[derive(Debug)]
+pub(crate) struct SharedNetwork;
+
+impl InstanceNetwork for SharedNetwork {
+    fn open_tcp_socket(&self, _: bool) -> io::Result<OwnedFd> {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
+        Ok(socket?)
+    }
+
+    fn delivery(&self) -> LoopbackDelivery {
+        LoopbackDelivery::Tcp
+    }
+
+    fn oom_kills(&self) -> Option<u64> {
+        None
+    }
 }

@@ -9,6 +9,7 @@ mod basics;
 mod connection_shares;
 mod drain;
 mod early_responses;
+mod edge_calls;
 mod failures;
 mod fixture;
 mod head_rules;

@@ -85,12 +85,12 @@ fn encode_connections(
         ),
         (
             "nearpath_edge_connection_bytes_sent",
-            "Bytes that callers sent on ended TCP connections",
+            "Bytes that callers sent on ended TCP connections, but those to the gateway",
             |traffic| traffic.bytes_sent,
         ),
         (
             "nearpath_edge_connection_bytes_received",
-            "Bytes that callers received on ended TCP connections",
+            "Bytes that callers received on ended TCP connections, but those from the gateway",
             |traffic| traffic.bytes_received,
         ),
     ];

@@ -99,7 +99,7 @@ impl SwitchReport {
         name_counts(&edges, &denials, &snapshot, &addresses)
     }
 
-    /// Returns the function with an address.
+    /// Returns the name with an address. Declared callees have one before they are deployed.
     pub(crate) fn name_of(&self, address: Ipv4Addr) -> Option<FunctionId> {
         let addresses = self.addresses.borrow().clone();
         let mut all = addresses.iter();

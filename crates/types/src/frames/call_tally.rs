@@ -48,6 +48,11 @@ impl CallTally {
         ((u64::BITS - micros.leading_zeros()).saturating_sub(1) as usize / 2)
             .min(LATENCY_BUCKETS - 1)
     }
+
+    /// Returns the end of a bucket in seconds, exclusive; the last one has none.
+    pub fn bucket_bound(bucket: usize) -> Option<f64> {
+        (bucket + 1 < LATENCY_BUCKETS).then(|| 4f64.powi(bucket as i32 + 1) / 1e6)
+    }
 }
 
 pub(super) fn write_tallies(all: &[CallTally], out: &mut Vec<u8>) {

@@ -21,6 +21,24 @@ pub fn has_grpc_content(headers: &HeaderMap) -> bool {
         .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
+/// Returns whether head or trailers name a status that is a fault of the server, as an HTTP status of 500 or
+/// above is: UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE or DATA_LOSS
+/// (semantic conventions of OpenTelemetry for gRPC).
+pub fn names_fault(fields: &HeaderMap) -> bool {
+    let Some(status) = fields.get(GRPC_STATUS) else {
+        return false;
+    };
+    let code = status
+        .to_str()
+        .ok()
+        .and_then(|text| text.parse::<u8>().ok());
+    // A value that is no code is UNKNOWN to callers (status codes of gRPC).
+    matches!(
+        code.filter(|code| *code <= 16).unwrap_or(2),
+        2 | 4 | 12..=15
+    )
+}
+
 /// Parses `grpc-timeout`: at most eight digits and a unit, `H M S m u n`.
 pub fn parse_timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -85,6 +103,23 @@ mod tests {
         for bad in ["", "S", "1", "1s", "-1S", "+1S", "123456789S", "1 S", "1é"] {
             assert_eq!(parse_timeout(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn faults_of_the_server_are_told_from_those_of_the_caller() {
+        let is_fault = |text: &'static str| {
+            let value = HeaderValue::from_static(text);
+            names_fault(&HeaderMap::from_iter([(GRPC_STATUS, value)]))
+        };
+        let faults: Vec<_> = [
+            "0", "1", "2", "3", "4", "5", "7", "8", "12", "13", "14", "15", "16",
+        ]
+        .into_iter()
+        .filter(|text| is_fault(text))
+        .collect();
+        assert_eq!(faults, ["2", "4", "12", "13", "14", "15"]);
+        assert!(is_fault("17") && is_fault("-1") && is_fault(""));
+        assert!(!names_fault(&HeaderMap::new()));
     }
 
     proptest! {

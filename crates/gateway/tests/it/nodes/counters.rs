@@ -4,7 +4,8 @@ use nearpath_ca::Authority;
 use nearpath_testkit::eventually;
 use nearpath_types::{FunctionPolicy, FunctionRoute};
 
-use super::fixture::{TestNode, elsewhere, here, new_authority, remotes};
+use super::fixture::{TestNode, caller, elsewhere, here, new_authority, remotes};
+use super::permission::{FRONT, call_as_instance, calling, front_at_b};
 use crate::fixture::{start_blocked_instance, start_mirror};
 
 /// Starts a node. Nodes differ in the path of their calls.
@@ -83,6 +84,43 @@ fn check_counters([a, b]: [TestNode; 2]) {
     let counts_twice = |line: &str| line.starts_with("gateway_function_invocation_total{");
     assert!(!at_b.lines().any(counts_twice), "{at_b}");
     assert!(!at_a.contains("nearpath_node_calls_total{"), "{at_a}");
+}
+
+#[tokio::test]
+async fn a_call_along_an_edge_counts_at_the_callers_node() {
+    for start in STARTS {
+        let authority = new_authority();
+        let [a, b] = ["a", "b"].map(|name| start(&authority, name));
+        let calls_echo = || calling(&["echo"], &["a"]);
+        let echo = here("echo", FunctionPolicy::default(), &[start_mirror().await]);
+        b.publish(&[], [front_at_b(calls_echo()), vec![echo]].concat());
+        let remote = elsewhere("echo", FunctionPolicy::default(), &[&b]);
+        let front = caller("front", calls_echo(), (FRONT, 1).into());
+        a.publish(&[&b], vec![front, remote]);
+        for _ in 0..CALLS {
+            assert_eq!(call_as_instance(&a, "/function/echo").await.status, 200);
+        }
+        let rows = |node: &TestNode| node.gateway.gateway.functions().edge_calls();
+        eventually(
+            "all calls have ended",
+            async || matches!(&rows(&a)[..], [row] if row.requests == CALLS && row.in_flight == 0),
+        )
+        .await;
+        assert_eq!(
+            (&*rows(&a)[0].caller, rows(&a)[0].failed),
+            ("front.openfaas-fn", 0)
+        );
+        // Its own record shows that b has served them: it counts them for no edge.
+        eventually("b has recorded them", async || {
+            let lines = b.gateway.log.parse_lines();
+            let by_front = lines
+                .iter()
+                .filter(|line| line["caller"] == "front.openfaas-fn");
+            by_front.count() as u64 == CALLS
+        })
+        .await;
+        assert_eq!(rows(&b), []);
+    }
 }
 
 #[tokio::test]

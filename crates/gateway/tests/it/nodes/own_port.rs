@@ -1,37 +1,13 @@
 //! Calls of other nodes at the function's own port.
 
-use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use nearpath_types::policy::LoopbackDelivery;
-use nearpath_types::{FunctionPolicy, FunctionRoute, FunctionServer, InstanceNetwork};
+use nearpath_types::{FunctionPolicy, FunctionRoute, FunctionServer};
 
 use http_body_util::BodyExt;
 
 use super::fixture::{TestNode, elsewhere, here, new_authority};
-use crate::fixture::{full_body, start_instance, start_mirror};
-
-/// Network of an instance that shares the machine's.
-#[derive(Debug)]
-struct SharedNetwork;
-
-impl InstanceNetwork for SharedNetwork {
-    fn open_tcp_socket(&self, _: bool) -> io::Result<OwnedFd> {
-        use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
-        Ok(socket?)
-    }
-
-    fn delivery(&self) -> LoopbackDelivery {
-        LoopbackDelivery::Tcp
-    }
-
-    fn oom_kills(&self) -> Option<u64> {
-        None
-    }
-}
+use crate::fixture::{SharedNetwork, full_body, start_instance, start_mirror};
 
 /// Starts two nodes; `echo` on b has a watchdog that names itself, and a server of its own that mirrors.
 async fn start_nodes() -> [TestNode; 2] {

@@ -81,9 +81,9 @@ pub struct EdgeTraffic {
     pub ended: u64,
     /// Instances that sockets sent datagrams to, each counted once per socket while it sends to no other.
     pub datagram_flows: u64,
-    /// Bytes of ended TCP connections that callees have acknowledged.
+    /// Bytes of ended TCP connections that callees have acknowledged. The gateway counts those of its calls.
     pub bytes_sent: u64,
-    /// Bytes of ended TCP connections that callers have received.
+    /// Bytes of ended TCP connections that callers have received. The gateway counts those of its calls.
     pub bytes_received: u64,
     /// Sum of the durations of ended TCP connections.
     pub duration: Duration,
