@@ -258,8 +258,10 @@ impl NodeAgent {
                 ReconcileAction::Thaw(id) => self.thaw_instance(id),
                 ReconcileAction::Withdraw(id) => {
                     let state = self.set_state(id, InstanceState::Draining);
-                    let was_ready = state == Some(InstanceState::Ready);
-                    withdrawn.push((id, WithdrawalPurpose::Stop { was_ready }));
+                    // A frozen one may still be ending its calls.
+                    let called = [InstanceState::Ready, InstanceState::Frozen].map(Some);
+                    let may_have_calls = called.contains(&state);
+                    withdrawn.push((id, WithdrawalPurpose::Stop { may_have_calls }));
                 }
             }
         }
