@@ -306,7 +306,7 @@ fn wait_readable(sockets: &[UdpSocket]) -> &UdpSocket {
 
 #[test]
 fn datagrams_without_a_ready_instance_reach_the_node_and_answers_the_caller() {
-    let mut lab = need_support!(SwitchLab::create(&[]));
+    let lab = need_support!(SwitchLab::create(&[]));
     let hub = lab.lab.hub.clone();
     let absent = lab.switch.listen_for_absent(&hub).unwrap();
     lab.switch
@@ -379,7 +379,7 @@ socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', (os.environ['ADDRE
 
 #[test]
 fn a_flood_fills_its_own_queue_and_is_counted() {
-    let mut lab = need_support!(SwitchLab::create(&[]));
+    let lab = need_support!(SwitchLab::create(&[]));
     let hub = lab.lab.hub.clone();
     let absent = lab.switch.listen_for_absent(&hub).unwrap();
     let edge = AddressEdge {
