@@ -31,7 +31,7 @@ fn is_call(socket: &DumpedSocket, address: Ipv4Addr, watchdog: u16) -> bool {
         return socket.uid == NODE_UID && socket.has_peer() && socket.local_port() != watchdog;
     };
     let to_watchdog = local == address && socket.local_port() == watchdog;
-    // The gateway's listener inside has the same port as a watchdog: it accepts the instance's calls.
+    // The gateway's listener inside has the watchdog's port, too: it accepts the instance's calls.
     let to_server = socket.uid == NODE_UID && peer.is_loopback() && socket.local_port() != watchdog;
     to_watchdog || to_server
 }

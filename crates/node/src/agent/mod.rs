@@ -1,7 +1,7 @@
 //! The task that owns the node's state.
 //!
-//! It receives the desired state and events, calls [`crate::reconcile::plan`] for each function that
-//! they concern, and publishes the result. Only then does it act on withdrawn instances. Slow work
+//! It receives the desired state and events, calls [`crate::reconcile::plan`] for each function
+//! that they concern, and publishes the result. Only then does it act on withdrawn instances. Slow work
 //! happens in the instances' own tasks.
 
 mod allocations;

@@ -50,7 +50,7 @@ impl NodeAgent {
         }
     }
 
-    /// Returns how many instances this machine keeps frozen for a sleeping function, and until when.
+    /// Returns how many instances this machine keeps frozen for a sleeping function, and how long.
     fn frozen_instances(&self, function: &FunctionState, now: Instant) -> Option<(Instant, u32)> {
         let machine = &self.factory.context.machine;
         let frozen = function.frozen_instances();

@@ -200,8 +200,8 @@ impl VirtualSwitch {
         map_result(maps.callers.insert(uid, row, 0))
     }
 
-    /// Hides a frozen instance: it answers nothing, so its address is treated as that of an ended one.
-    /// Its own sockets keep their flows.
+    /// Hides a frozen instance. It answers nothing, so its address is treated as that of an ended
+    /// one. Its own sockets keep their flows.
     pub fn hide_instance(&self, eip: Eip) {
         let _ = self.lock().instances.remove(&encode_address(eip.0)); // it may be hidden already
     }
