@@ -45,7 +45,7 @@ enum { SOL_SOCKET = 1, SO_MARK = 36 };
 enum { AF_INET = 2, AF_INET6 = 10 };
 /* A constant in each program: the verifier refuses bpf_bind() outside of connect(), even where it is not reached. */
 enum hook { CONNECT, SENDMSG };
-/* Whether a datagram is an answer, as far as the socket's slots tell. */
+/* Relation of a datagram to those that its socket has received. FORGOTTEN: the slots have it no more. */
 enum answer { NO_ANSWER, ANSWER, FORGOTTEN };
 enum { EAGAIN = 11, EPROTONOSUPPORT = 93, EADDRNOTAVAIL = 99, ECONNREFUSED = 111 };
 /* No instance has it. */
@@ -176,12 +176,12 @@ INLINE void note_peer(struct bpf_sock_addr *ctx, __be32 eip)
 	pair = peers->slots[pair_of(slot)];
 	if (pair[0] == slot)
 		return;
-	/* The older one is forgotten: its answer is denied, as a lost datagram. */
+	/* The older one is forgotten: its answer fails with EAGAIN. */
 	pair[1] = pair[0];
 	pair[0] = slot;
 }
 
-/* Returns whether a datagram answers one of this instance, whose function still has an edge to the socket's. */
+/* Returns whether a datagram answers one of the instance at eip, whose function still has an edge to the socket's. */
 INLINE enum answer find_answer(struct bpf_sock_addr *ctx, const struct edge_key *edge, __be32 eip)
 {
 	struct edge_key question = { .caller = edge->callee, .callee = edge->caller };
@@ -426,7 +426,8 @@ SEC("cgroup/sendmsg4") int sendmsg4(struct bpf_sock_addr *ctx)
 	return switch_ipv4(ctx, SENDMSG);
 }
 
-/* Returns the function that answers a socket, if the socket uses virtual addresses and may call it; else 0. */
+/* Returns the function that answers a socket, if the socket uses virtual addresses and may call it; else 0. Other senders
+ * are noted. */
 INLINE __be32 virtual_sender(struct bpf_sock_addr *ctx, const struct flow *flow, __be32 eip)
 {
 	struct edge_key key = { .callee = function_of(eip) };

@@ -51,7 +51,8 @@ use crate::virtual_switch::remote::{
     self, AcceptedStream, StreamAcceptor, StreamCounts, StreamHook,
 };
 use crate::virtual_switch::{
-    self, DatagramForwarder, InstanceConnector, NodeSwitch, SwitchReport, WakeProxy, log_denials,
+    self, DatagramForwarder, IndexedSnapshots, InstanceConnector, NodeSwitch, SwitchReport,
+    WakeProxy, log_denials,
 };
 
 /// Opens the group of all sockets of instances, where a virtual switch is possible: it needs root on the
@@ -159,26 +160,28 @@ impl Node {
             let (connections, datagrams) = absent
                 .map(|absent| (absent.connections, absent.datagrams))
                 .unzip();
-            node.serve_connections(connector, streams, connections, registry);
-            node.serve_datagrams(hub, datagrams.unwrap_or_default(), wake);
+            let snapshots = IndexedSnapshots::new(node.watch_snapshots());
+            let proxied = connections.map(|listener| (listener, snapshots.clone()));
+            node.serve_connections(connector, streams, proxied, registry);
+            node.serve_datagrams(hub, datagrams.unwrap_or_default(), snapshots, wake);
         }
         node.serve_switch(switch, registry);
         Ok(node)
     }
 
-    /// Serves connections to virtual addresses: those of other nodes, and those of instances here, which
-    /// `listener` accepts.
+    /// Serves connections to virtual addresses: those of other nodes, and those of instances here,
+    /// which a listener accepts.
     fn serve_connections(
         &mut self,
         connector: InstanceConnector,
         streams: StreamHook,
-        listener: Option<TcpListener>,
+        proxied: Option<(TcpListener, IndexedSnapshots)>,
         registry: &MetricsRegistry,
     ) {
         let counts = self.stream_counts.clone();
         remote::register_collector(counts.clone(), self.watch_snapshots(), registry);
-        if let Some(listener) = listener {
-            let proxy = WakeProxy::new(connector.clone(), streams, counts.clone());
+        if let Some((listener, snapshots)) = proxied {
+            let proxy = WakeProxy::new(snapshots, connector.clone(), streams, counts.clone());
             tokio::spawn(proxy.serve(listener));
         }
         self.stream_acceptor = Some(StreamAcceptor::new(connector, counts));
@@ -205,11 +208,17 @@ impl Node {
     }
 
     /// Serves datagrams to virtual addresses without a ready instance here.
-    fn serve_datagrams(&mut self, hub: Arc<HubNetns>, sockets: Vec<UdpSocket>, wake: WakeHook) {
+    fn serve_datagrams(
+        &mut self,
+        hub: Arc<HubNetns>,
+        sockets: Vec<UdpSocket>,
+        snapshots: IndexedSnapshots,
+        wake: WakeHook,
+    ) {
         if sockets.is_empty() {
             return;
         }
-        let forwarder = DatagramForwarder::new(hub, self.watch_snapshots(), wake);
+        let forwarder = DatagramForwarder::new(hub, snapshots, wake);
         self.switch_report = self
             .switch_report
             .clone()

@@ -1,4 +1,4 @@
-//! Freezing the processes of an instance: they stop at once and use no CPU time, and keep their memory
+//! Freezing the processes of an instance: they stop, use no CPU time, and keep their memory
 //! (`admin-guide/cgroup-v2.rst`, `cgroup.freeze`).
 //!
 //! Only the unified hierarchy is used: a process that the freezer of v1 holds cannot be killed.
@@ -12,8 +12,8 @@ use super::{CgroupVersion, InstanceCgroup, with_path};
 
 /// Time for all processes to stop. A process in an uninterruptible system call stops at its end.
 const FREEZE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Pause between two looks.
-const RETRY_INTERVAL: Duration = Duration::from_micros(200);
+/// Interval between two looks for processes that still run.
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 /// Attempts to move all processes: a process may fork meanwhile.
 const MAX_MOVES: usize = 16;
 
@@ -51,23 +51,15 @@ impl InstanceCgroup {
     /// Stops all processes of the instance. Waits until they have stopped.
     ///
     /// # Errors
-    /// Fails on a machine without a unified hierarchy, and when they do not stop within a second. They
-    /// go on then.
+    /// Fails on a machine without a unified hierarchy, and when they do not stop within a second.
+    /// They go on after an error.
     pub fn freeze(&self) -> io::Result<()> {
         let freezer = self.freezer.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         if let FreezerGroup::BelowZygote(folder) = freezer {
             self.move_into(folder)?;
         }
         write_freeze(freezer.folder(), "1")?;
-        let deadline = Instant::now() + FREEZE_TIMEOUT;
-        while !is_frozen(freezer.folder())? {
-            if Instant::now() > deadline {
-                self.thaw()?;
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            std::thread::sleep(RETRY_INTERVAL);
-        }
-        Ok(())
+        wait_frozen(freezer.folder()).inspect_err(|_| drop(self.thaw()))
     }
 
     /// Lets the processes of the instance go on. It may not be frozen.
@@ -81,7 +73,7 @@ impl InstanceCgroup {
         }
     }
 
-    /// Moves the instance's memory to swap space as far as the kernel can. Returns the first error.
+    /// Moves the instance's memory to swap space as far as the kernel can. May take seconds.
     ///
     /// # Errors
     /// Fails when the kernel reclaims less than asked for, which is usual.
@@ -98,6 +90,7 @@ impl InstanceCgroup {
         }
     }
 
+    /// Moves all processes into a group, and makes that if it is missing.
     fn move_into(&self, folder: &Path) -> io::Result<()> {
         if !folder.exists() {
             fs::create_dir(folder).map_err(|error| with_path(folder, error))?;
@@ -145,6 +138,17 @@ fn write_freeze(folder: &Path, value: &str) -> io::Result<()> {
 
 fn write_file(file: &Path, text: &str) -> io::Result<()> {
     super::limits::write_existing(file, text).map_err(|error| with_path(file, error))
+}
+
+fn wait_frozen(folder: &Path) -> io::Result<()> {
+    let deadline = Instant::now() + FREEZE_TIMEOUT;
+    while !is_frozen(folder)? {
+        if Instant::now() > deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    Ok(())
 }
 
 fn is_frozen(folder: &Path) -> io::Result<bool> {

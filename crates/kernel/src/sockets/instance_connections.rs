@@ -10,9 +10,10 @@ use crate::namespace::run_in_netns;
 /// The node's user. Its sockets inside an instance belong to the gateway.
 const NODE_UID: u32 = 0;
 
-/// Returns whether the gateway, or another caller of its watchdog, has a connection to an instance.
-/// `watchdog` is the port at the instance's address. The instance's own calls do not count, nor do connections
-/// of other instances to other ports.
+/// Returns whether an instance has a connection of the gateway, or of another caller of its
+/// watchdog. `watchdog` is the port at the instance's address.
+///
+/// The instance's own calls do not count, nor do connections of other instances to other ports.
 ///
 /// # Errors
 /// Fails when the namespace cannot be entered.
@@ -30,7 +31,7 @@ fn is_call(socket: &DumpedSocket, address: Ipv4Addr, watchdog: u16) -> bool {
         return socket.uid == NODE_UID && socket.has_peer() && socket.local_port() != watchdog;
     };
     let to_watchdog = local == address && socket.local_port() == watchdog;
-    // Those that the gateway has accepted inside are at its own listener's port.
+    // The gateway's listener inside has the watchdog's port, too: it accepts the instance's calls.
     let to_server = socket.uid == NODE_UID && peer.is_loopback() && socket.local_port() != watchdog;
     to_watchdog || to_server
 }

@@ -26,9 +26,9 @@ const SK_DIAG_BPF_STORAGE_MAP_VALUE: u16 = 3;
 const ID_RANGE: std::ops::Range<usize> = HEADER_LEN + 4..HEADER_LEN + 52;
 /// Position of `idiag_uid` of `struct inet_diag_msg`.
 const UID_RANGE: std::ops::Range<usize> = HEADER_LEN + 64..HEADER_LEN + 68;
-/// Position in `struct inet_diag_sockid`: the own address.
+/// Positions in `struct inet_diag_sockid`: the own port and address, and the peer's.
+const LOCAL_PORT_RANGE: std::ops::Range<usize> = 0..2;
 const LOCAL_ADDRESS_RANGE: std::ops::Range<usize> = 4..20;
-/// Positions in that structure: the peer's port, and its address.
 const PEER_PORT_RANGE: std::ops::Range<usize> = 2..4;
 const PEER_ADDRESS_RANGE: std::ops::Range<usize> = 20..36;
 /// States of TCP with a peer (`net/tcp_states.h`). Those of UDP are ESTABLISHED with a peer, else CLOSE.
@@ -93,11 +93,7 @@ impl SocketDump {
     pub(crate) fn list_plain(&self, protocol: SocketProtocol) -> io::Result<Vec<DumpedSocket>> {
         let mut found = Vec::new();
         for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
-            let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
-            let mut request = encode_header(REQUEST_LEN, SOCK_DIAG_BY_FAMILY, flags);
-            request.extend(encode_selection(family, protocol));
-            request.extend([0; 48]); // sockets with any addresses
-            self.0.send(&request, 0)?;
+            self.0.send(&encode_plain_dump(family, protocol, 0), 0)?;
             self.receive_dump(protocol, &mut found)?;
         }
         Ok(found)
@@ -177,7 +173,7 @@ impl DumpedSocket {
     /// Sets its own address, for tests.
     #[cfg(test)]
     pub(crate) fn set_local(&mut self, local: std::net::SocketAddrV4) {
-        self.id[..2].copy_from_slice(&local.port().to_be_bytes());
+        self.id[LOCAL_PORT_RANGE].copy_from_slice(&local.port().to_be_bytes());
         self.id[LOCAL_ADDRESS_RANGE][..4].copy_from_slice(&local.ip().octets());
     }
 
@@ -193,12 +189,17 @@ impl DumpedSocket {
 
     /// Returns its own port.
     pub(crate) fn local_port(&self) -> u16 {
-        u16::from_be_bytes([self.id[0], self.id[1]])
+        self.port_at(LOCAL_PORT_RANGE)
     }
 
     /// Returns the peer's port.
     pub(crate) fn peer_port(&self) -> u16 {
-        u16::from_be_bytes([self.id[2], self.id[3]])
+        self.port_at(PEER_PORT_RANGE)
+    }
+
+    fn port_at(&self, range: std::ops::Range<usize>) -> u16 {
+        let octets = self.id[range].first_chunk();
+        octets.map_or(0, |octets| u16::from_be_bytes(*octets))
     }
 
     fn ipv4_at(&self, range: std::ops::Range<usize>) -> Option<Ipv4Addr> {
@@ -212,7 +213,7 @@ impl DumpedSocket {
 
     /// Returns whether it has a peer. A socket of UDP may lose it between two steps of a listing.
     pub(crate) fn has_peer(&self) -> bool {
-        self.id[PEER_PORT_RANGE] != [0; 2]
+        self.peer_port() != 0
     }
 
     fn encode_destroy(&self) -> Vec<u8> {
@@ -224,11 +225,17 @@ impl DumpedSocket {
     }
 }
 
-fn encode_dump(family: u8, protocol: SocketProtocol, map: BorrowedFd<'_>) -> Vec<u8> {
+/// Encodes a request for sockets with any addresses, which attributes of so many bytes follow.
+fn encode_plain_dump(family: u8, protocol: SocketProtocol, attributes: u32) -> Vec<u8> {
     let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
-    let mut request = encode_header(REQUEST_LEN + 12, SOCK_DIAG_BY_FAMILY, flags);
+    let mut request = encode_header(REQUEST_LEN + attributes, SOCK_DIAG_BY_FAMILY, flags);
     request.extend(encode_selection(family, protocol));
-    request.extend([0; 48]); // sockets with any addresses
+    request.extend([0; 48]);
+    request
+}
+
+fn encode_dump(family: u8, protocol: SocketProtocol, map: BorrowedFd<'_>) -> Vec<u8> {
+    let mut request = encode_plain_dump(family, protocol, 12);
     for (length, kind) in [
         (12_u16, INET_DIAG_REQ_SK_BPF_STORAGES),
         (8, SK_DIAG_BPF_STORAGE_REQ_MAP_FD),

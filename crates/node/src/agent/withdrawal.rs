@@ -11,8 +11,8 @@ use crate::instance::requests::{SleepRequest, StopRequest};
 pub(super) enum WithdrawalPurpose {
     /// It ends.
     Stop {
-        /// Callers know it.
-        was_ready: bool,
+        /// Calls may be on their way to it.
+        may_have_calls: bool,
     },
     /// It is frozen.
     Freeze,
@@ -29,14 +29,16 @@ impl NodeAgent {
         Some(std::mem::replace(&mut record.state, state))
     }
 
-    /// Asks a withdrawn instance to stop or to freeze. One that was never ready is unknown to the gateway,
-    /// so nothing has to settle.
+    /// Asks a withdrawn instance to stop or to freeze. One that was never ready is unknown to the
+    /// gateway, so nothing has to settle.
     pub(super) fn request_end(&mut self, id: InstanceId, purpose: WithdrawalPurpose, version: u64) {
         let Some(timeout) = self.instances.get(id).map(|record| record.stop_timeout) else {
             return;
         };
         let withdrawn = match purpose {
-            WithdrawalPurpose::Stop { was_ready: false } => Box::pin(std::future::ready(())),
+            WithdrawalPurpose::Stop {
+                may_have_calls: false,
+            } => Box::pin(std::future::ready(())),
             _ => self.wait_withdrawn(id, version),
         };
         let request = StopRequest { withdrawn, timeout };
@@ -59,6 +61,7 @@ impl NodeAgent {
         }
     }
 
+    /// Gives a thawed instance back to its callers.
     pub(super) fn handle_thawed(&mut self, id: InstanceId) {
         let Some(record) = self.instances.get_mut(id) else {
             return;

@@ -402,7 +402,7 @@ impl Lifecycle {
                 Some(request) = requests.sleep.recv() => {
                     sleep_state = self.handle_sleep_request(request, process);
                 }
-                // Not dropped by a request to thaw, which would leave it frozen.
+                // Freezing is no branch: a request to thaw would drop it half done.
                 idle = sleep_state.wait_idle() => {
                     if let Err(request) = freeze_idle(process, idle).await {
                         self.send_event(InstanceEvent::NotFrozen(self.spec.id));
@@ -414,7 +414,7 @@ impl Lifecycle {
         }
     }
 
-    /// Begins to freeze the instance, or lets it go on at once.
+    /// Begins to freeze the instance, or lets it go on at once. One that cannot go on is killed.
     fn handle_sleep_request(
         &self,
         request: SleepRequest,
@@ -425,10 +425,13 @@ impl Lifecycle {
                 SleepState::begin(process.clone(), self.spec.eip, request)
             }
             SleepRequest::Thaw => {
-                if let Err(error) = process.thaw() {
-                    self.log_remark(&format!("the instance cannot be thawed: {error}"));
+                match process.thaw() {
+                    Ok(()) => self.send_event(InstanceEvent::Thawed(self.spec.id)),
+                    Err(error) => {
+                        self.log_remark(&format!("the instance cannot be thawed: {error}"));
+                        process.kill();
+                    }
                 }
-                self.send_event(InstanceEvent::Thawed(self.spec.id));
                 SleepState::Settled
             }
         }

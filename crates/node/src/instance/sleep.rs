@@ -16,15 +16,20 @@ pub(super) const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between two looks for calls. The gateway keeps idle connections for half a second.
 const CALLS_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Maximum time to stop if it cannot be frozen, and whether it is idle.
-type IdleOutcome = (Duration, bool);
+/// End of the wait for an instance's calls to end.
+pub(super) struct IdleOutcome {
+    /// Maximum time to stop if it cannot be frozen.
+    stop_timeout: Duration,
+    /// Reason why it is not idle.
+    waited: io::Result<()>,
+}
 
-/// Preparation of an instance for being frozen.
+/// Progress of freezing an instance.
 pub(super) enum SleepState {
     /// Nothing is pending: it runs, or it is frozen.
     Settled,
-    /// Ends when it has no calls, or its time to stop is over. Dropping it changes nothing.
-    Idling(BoxFuture<'static, IdleOutcome>),
+    /// It ends its calls. Dropping this lets it go on.
+    AwaitingIdle(BoxFuture<'static, IdleOutcome>),
 }
 
 impl SleepState {
@@ -34,11 +39,15 @@ impl SleepState {
         eip: Option<Eip>,
         request: StopRequest,
     ) -> Self {
-        Self::Idling(Box::pin(async move {
-            let limit = request.timeout;
+        Self::AwaitingIdle(Box::pin(async move {
+            let stop_timeout = request.timeout;
             let _ = timeout(SETTLE_TIMEOUT, request.withdrawn).await;
-            let idle = timeout(limit, wait_idle(process, eip)).await;
-            (limit, matches!(idle, Ok(Ok(()))))
+            let waited = timeout(stop_timeout, wait_idle(process, eip)).await;
+            let late = |_| Err(io::Error::other("its calls did not end in time"));
+            IdleOutcome {
+                stop_timeout,
+                waited: waited.unwrap_or_else(late),
+            }
         }))
     }
 
@@ -46,7 +55,7 @@ impl SleepState {
     pub(super) async fn wait_idle(&mut self) -> IdleOutcome {
         let outcome = match self {
             Self::Settled => std::future::pending().await,
-            Self::Idling(idling) => idling.await,
+            Self::AwaitingIdle(waiting) => waiting.await,
         };
         *self = Self::Settled;
         outcome
@@ -56,22 +65,22 @@ impl SleepState {
 /// Freezes an idle instance.
 ///
 /// # Errors
-/// Returns a request to stop if it is not idle, or the kernel refuses.
+/// Returns a request to stop it if it is not idle, or the kernel refuses.
 pub(super) async fn freeze_idle(
     process: &Arc<dyn InstanceProcess>,
-    (limit, is_idle): IdleOutcome,
+    IdleOutcome {
+        stop_timeout,
+        waited,
+    }: IdleOutcome,
 ) -> Result<(), StopRequest> {
     let process = process.clone();
-    let frozen = tokio::task::spawn_blocking(move || match is_idle {
-        true => process.freeze(),
-        false => Err(io::Error::other("its calls did not end in time")),
-    });
+    let frozen = tokio::task::spawn_blocking(move || waited.and_then(|()| process.freeze()));
     let frozen = frozen.await.expect("freezing does not panic");
     frozen.map_err(|error| {
         tracing::warn!(%error, "instance could not be frozen and stops");
         StopRequest {
             withdrawn: Box::pin(std::future::ready(())),
-            timeout: limit,
+            timeout: stop_timeout,
         }
     })
 }

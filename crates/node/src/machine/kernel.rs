@@ -341,6 +341,7 @@ impl InstanceMachine for KernelMachine {
             _admitted: admission,
             _permit: permit,
             switch_permit,
+            is_frozen: false,
         };
         let process = KernelProcess::start((pid, pidfd), session, resources);
         Ok(StartedInstance {

@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -57,6 +56,8 @@ pub(super) struct ProcessResources {
     pub(super) _admitted: Option<AdmittedInstance>,
     pub(super) _permit: Option<GatewayPermit>,
     pub(super) switch_permit: Option<InstancePermit>,
+    /// Set from the first step of freezing to the last one of thawing.
+    pub(super) is_frozen: bool,
 }
 
 /// Watchdog of an instance, as the node's child.
@@ -68,11 +69,11 @@ pub(super) struct KernelProcess {
     resources: Mutex<Option<ProcessResources>>,
     /// Kills for lack of memory when the resources were released.
     last_oom_kills: OnceLock<Option<u64>>,
-    is_frozen: AtomicBool,
 }
 
 impl KernelProcess {
-    /// Takes over a process that was launched. `session` is its own where no PID namespace ends with it.
+    /// Takes over a process that was launched. `session` is its own where no PID namespace ends
+    /// with it.
     pub(super) fn start(
         (pid, pidfd): (u32, OwnedFd),
         session: Option<Pid>,
@@ -84,7 +85,6 @@ impl KernelProcess {
             session,
             resources: Mutex::new(Some(resources)),
             last_oom_kills: OnceLock::new(),
-            is_frozen: AtomicBool::new(false),
         });
         process.track_connections();
         process
@@ -201,10 +201,10 @@ impl InstanceProcess for KernelProcess {
     }
 
     fn freeze(&self) -> io::Result<()> {
-        let resources = self.resources();
-        let resources = resources.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let mut resources = self.resources();
+        let resources = resources.as_mut().ok_or(io::ErrorKind::NotFound)?;
         resources.cgroup.freeze()?;
-        self.is_frozen.store(true, Ordering::Relaxed); // the agent's requests come one by one
+        resources.is_frozen = true;
         let left = self.leave_peers(resources);
         left.inspect_err(|_| drop(resources.cgroup.thaw()))?;
         if has_swap() {
@@ -214,15 +214,18 @@ impl InstanceProcess for KernelProcess {
     }
 
     fn thaw(&self) -> io::Result<()> {
-        let resources = self.resources();
-        let is_frozen = self.is_frozen.swap(false, Ordering::Relaxed);
-        let Some(resources) = resources.as_ref().filter(|_| is_frozen) else {
+        let mut resources = self.resources();
+        let Some(resources) = resources.as_mut().filter(|held| held.is_frozen) else {
             return Ok(());
         };
-        if let Some(permit) = &resources.switch_permit {
-            permit.rejoin_peers()?;
-        }
-        resources.cgroup.thaw()
+        let rejoined = match &resources.switch_permit {
+            Some(permit) => permit.rejoin_peers(),
+            None => Ok(()),
+        };
+        // Even if its peers do not find it: a frozen process could not end in an orderly way.
+        resources.cgroup.thaw()?;
+        resources.is_frozen = false;
+        rejoined
     }
 
     fn cpu_time(&self) -> Option<Duration> {

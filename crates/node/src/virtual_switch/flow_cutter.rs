@@ -1,4 +1,5 @@
-//! Cuts the flows of removed edges, and UDP sockets whose peer has ended, on a thread of its own: the agent does not wait for it.
+//! Cuts the flows of removed edges, and UDP sockets whose peer has ended. A thread does it, so that
+//! the agent does not wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -64,8 +65,8 @@ impl FlowCutter {
         })
     }
 
-    /// Cuts the undeclared flows of functions' instances soon. Called after their edges were removed, or after
-    /// an instance that they have exchanged datagrams with.
+    /// Cuts the undeclared flows of functions' instances soon. Called after their edges were removed,
+    /// or after the end of an instance that they have exchanged datagrams with.
     pub(super) fn request_cuts(&self, functions: BTreeSet<Ipv4Addr>) {
         if functions.is_empty() {
             return;

@@ -1,16 +1,17 @@
 //! Connections from the node to ready instances here, at any port.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nearpath_kernel::hub_netns::HubNetns;
-use nearpath_types::{FunctionId, InstanceState, Reason, RoutingSnapshot};
+use nearpath_types::{FunctionId, Reason, RoutingSnapshot};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
+use super::address_index::ready_addresses;
 use crate::config::WakeHook;
 
 /// Connects to instances of this node, and wakes their functions. Clones are the same connector.
@@ -106,11 +107,7 @@ impl InstanceConnector {
         if !route.runs_here {
             return Err(ConnectError::NotHere);
         }
-        let ready = route
-            .instances
-            .iter()
-            .filter(|one| one.state == InstanceState::Ready);
-        let addresses: Vec<_> = ready.filter_map(|one| ipv4(one.addr.ip())).collect();
+        let addresses = ready_addresses(route);
         if route.replicas == 0 {
             self.wake.wake_function(callee);
         }
@@ -126,12 +123,5 @@ impl InstanceConnector {
         let connected = connected.map_err(ConnectError::Unreachable)?;
         let _ = connected.set_nodelay(true); // only speed depends on it
         Ok(connected)
-    }
-}
-
-fn ipv4(address: IpAddr) -> Option<Ipv4Addr> {
-    match address {
-        IpAddr::V4(v4) => Some(v4),
-        IpAddr::V6(_) => None,
     }
 }

@@ -157,8 +157,8 @@ impl NodeSwitch {
         self.0.cutter.request_cuts(functions);
     }
 
-    /// Cuts UDP sockets that are connected to ended instances of a function, soon. Checks only functions that
-    /// have exchanged datagrams with it.
+    /// Cuts UDP sockets that are connected to ended or frozen instances of a function, soon. Checks
+    /// only functions that have exchanged datagrams with it.
     fn cut_ended_peers(&self, function: Ipv4Addr) {
         let edges = self.lock_edges().edges_of(function);
         let had_datagrams = |edge: &AddressEdge| {
@@ -237,20 +237,21 @@ impl InstancePermit {
         self.switch.0.switch.open_server(self.eip, netns, port)
     }
 
-    /// Ends the connections of other instances to this one, which is frozen, except those to its watchdog.
-    /// Datagrams no longer go to it.
+    /// Hides this instance, which is frozen, from others, and ends their connections to it, except
+    /// those to its watchdog.
     ///
     /// # Errors
     /// Fails on a kernel without `CONFIG_INET_DIAG_DESTROY`.
     pub(crate) fn leave_peers(&self, netns: impl AsFd) -> io::Result<()> {
         let switch = &self.switch.0.switch;
-        switch.cut_accepted(netns, self.eip, variables::WATCHDOG_PORT)?;
+        // First: a connection that was permitted after the listing would get no answer.
         switch.hide_instance(self.eip);
+        switch.cut_accepted(netns, self.eip, variables::WATCHDOG_PORT)?;
         self.switch.cut_ended_peers(self.function);
         Ok(())
     }
 
-    /// Ends that.
+    /// Shows the instance to others again, after [`Self::leave_peers`].
     ///
     /// # Errors
     /// Fails when the kernel has no memory.

@@ -6,17 +6,18 @@
 //! is reached over one of these.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nearpath_types::log_limiter::LogLimiter;
-use nearpath_types::{FunctionId, FunctionRoute, NodeStreamRequest, RoutingSnapshot};
+use nearpath_types::{FunctionId, FunctionRoute, NodeStreamRequest};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::address_index::{AddressRefusal, ipv4};
 use super::connection_shares::{ConnectionShares, ShareLimits};
+use super::indexed_snapshots::IndexedSnapshots;
 use super::instance_connector::{ConnectError, InstanceConnector};
 use super::relay::{relay, reset};
 use super::remote::{RemoteStream, StreamCounts, StreamDirection, StreamFailure, StreamHook};
@@ -35,6 +36,7 @@ const LIMITS: ShareLimits = ShareLimits {
 pub(crate) struct WakeProxy(Arc<ProxyContext>);
 
 struct ProxyContext {
+    snapshots: IndexedSnapshots,
     connector: InstanceConnector,
     streams: StreamHook,
     counts: StreamCounts,
@@ -45,10 +47,8 @@ struct ProxyContext {
 /// Reason why a connection is reset.
 #[derive(Debug, thiserror::Error)]
 enum ProxyError {
-    #[error("the caller has no declared edge to it")]
-    NotDeclared,
-    #[error("no function is deployed that has the address {0}")]
-    NotDeployed(Ipv4Addr),
+    #[error(transparent)]
+    NotAdmitted(#[from] AddressRefusal),
     #[error(
         "the function has {each} connections that wait or are forwarded, or all functions have {total}",
         each = LIMITS.max_each,
@@ -72,11 +72,13 @@ struct ProxiedConnection {
 
 impl WakeProxy {
     pub(crate) fn new(
+        snapshots: IndexedSnapshots,
         connector: InstanceConnector,
         streams: StreamHook,
         counts: StreamCounts,
     ) -> Self {
         Self(Arc::new(ProxyContext {
+            snapshots,
             connector,
             streams,
             counts,
@@ -103,7 +105,9 @@ impl WakeProxy {
     }
 
     fn spawn_connection(&self, connection: TcpStream, peer: SocketAddr) {
-        let Some(caller) = self.0.caller(peer.ip()) else {
+        let index = self.0.snapshots.current();
+        let caller = ipv4(peer.ip()).and_then(|eip| index.function_of_instance(eip));
+        let Some(caller) = caller.cloned() else {
             return reset(&connection);
         };
         let Some(share) = self.0.shares.take(&caller) else {
@@ -123,9 +127,13 @@ impl ProxyContext {
         let Ok(SocketAddr::V4(original)) = socket.local_addr() else {
             return reset(&socket);
         };
-        let Some(callee) = self.find_callee(*original.ip()) else {
-            self.log_refusal(&caller, peer, &ProxyError::NotDeployed(*original.ip()));
-            return reset(&socket);
+        let index = self.snapshots.current();
+        let callee = match index.admit_caller(&caller, original) {
+            Ok(callee) => callee,
+            Err(refusal) => {
+                self.log_refusal(&caller, peer, &refusal.into());
+                return reset(&socket);
+            }
         };
         let mut connection = ProxiedConnection {
             socket,
@@ -133,7 +141,7 @@ impl ProxyContext {
             caller,
             port: original.port(),
         };
-        if let Err(error) = self.forward(&mut connection, &callee).await {
+        if let Err(error) = self.forward(&mut connection, callee).await {
             self.log_refusal(&callee.id, peer, &error);
             reset(&connection.socket);
         }
@@ -145,8 +153,6 @@ impl ProxyContext {
         connection: &mut ProxiedConnection,
         callee: &FunctionRoute,
     ) -> Result<(), ProxyError> {
-        // Again: the edge may have been removed after the kernel's check.
-        self.check_edge(&callee.id, &connection.caller)?;
         if callee.runs_here {
             match self.forward_here(connection, &callee.id).await {
                 // It was moved to other nodes while the connection waited.
@@ -201,35 +207,6 @@ impl ProxyContext {
             reset(&connection.socket); // the stream ends with an error when it is dropped
         }
         Ok(())
-    }
-
-    fn check_edge(&self, callee: &FunctionId, caller: &FunctionId) -> Result<(), ProxyError> {
-        let snapshot = self.snapshots().borrow().clone();
-        let caller = snapshot.functions.get(caller);
-        let is_declared = caller.is_some_and(|caller| caller.policy.may_call(callee));
-        is_declared.then_some(()).ok_or(ProxyError::NotDeclared)
-    }
-
-    /// Returns the function of a calling instance.
-    fn caller(&self, eip: IpAddr) -> Option<FunctionId> {
-        let snapshot = self.snapshots().borrow().clone();
-        let mut functions = snapshot.functions.values();
-        let is_caller = |route: &&Arc<FunctionRoute>| {
-            let mut instances = route.instances.iter();
-            instances.any(|one| one.addr.ip() == eip)
-        };
-        functions.find(is_caller).map(|route| route.id.clone())
-    }
-
-    fn find_callee(&self, address: Ipv4Addr) -> Option<Arc<FunctionRoute>> {
-        let snapshot = self.snapshots().borrow().clone();
-        let mut functions = snapshot.functions.values();
-        let found = functions.find(|route| route.address.is_some_and(|own| own.v4 == address));
-        found.cloned()
-    }
-
-    fn snapshots(&self) -> &watch::Receiver<Arc<RoutingSnapshot>> {
-        self.connector.snapshots()
     }
 
     fn log_refusal(&self, function: &FunctionId, caller: SocketAddr, error: &ProxyError) {

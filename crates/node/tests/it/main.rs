@@ -12,6 +12,7 @@
 mod agent;
 mod fake_machine;
 mod fixture;
+mod freezing;
 mod instances;
 mod member;
 mod orders;

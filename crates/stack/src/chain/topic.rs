@@ -2,7 +2,7 @@
 //!
 //! ```yaml
 //! topics:
-//! order/placed: { from: [checkout], to: [mail, audit] }
+//!   order/placed: { from: [checkout], to: [mail, audit] }
 //! ```
 //!
 //! Topics become annotations of publishers and subscribers. A publisher does not wait for its
@@ -10,7 +10,9 @@
 
 use nearpath_types::{policy, topic};
 
-use super::{ChainDeclaration, ChainMembership, FunctionNames, ResolvedName};
+use super::declaration::ChainDeclaration;
+use super::function_names::{FunctionNames, ResolvedName};
+use super::membership::ChainMembership;
 use crate::function::FunctionDraft;
 use crate::problem::ProblemList;
 use crate::yaml::typed_nodes::{SpannedText, shorten};

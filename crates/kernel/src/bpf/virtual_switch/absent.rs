@@ -1,5 +1,5 @@
-//! The node's sockets in the hub for virtual addresses without a ready instance here; see `find_listener` in
-//! `bpf/vip.c`.
+//! The node's sockets in the hub for virtual addresses without a ready instance here; see
+//! `find_listener` in `bpf/vip.c`.
 
 use std::io;
 use std::net::{TcpListener, UdpSocket};
@@ -20,17 +20,18 @@ const DATAGRAM_SOCKETS: u32 = 16;
 /// Non-blocking sockets for what instances send to virtual addresses without a ready instance here.
 #[derive(Debug)]
 pub struct AbsentSockets {
-    /// Gets all TCP connections. The local address of an accepted socket is what the caller asked for,
-    /// and its peer is the caller's instance.
+    /// Gets all TCP connections. The local address of an accepted socket is what the caller asked
+    /// for, and its peer is the caller's instance.
     pub connections: TcpListener,
-    /// Get all datagrams but those of sockets of [`HubNetns::open_flow_socket`], each those of some instances.
-    /// [`receive_datagram`](crate::sockets::receive_datagram) reads them.
+    /// Get the datagrams of some instances each, except those for
+    /// [`HubNetns::open_flow_socket`]'s. [`receive_datagram`](crate::sockets::receive_datagram)
+    /// reads them.
     pub datagrams: Vec<UdpSocket>,
 }
 
 impl VirtualSwitch {
-    /// Opens sockets in the hub that get what instances send to virtual addresses without a ready instance
-    /// here.
+    /// Opens sockets in the hub that get what instances send to virtual addresses without a ready
+    /// instance here.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, or when the hub has such sockets.

@@ -1,4 +1,5 @@
-//! Ends the connections of instances whose edge is no longer declared, and sockets of UDP whose peer has ended.
+//! Ends the connections of instances whose edge is no longer declared, UDP sockets whose peer has
+//! ended, and connections to frozen instances.
 //!
 //! The kernel lists the sockets of an instance's network namespace, each of TCP with the flow that
 //! `bpf/vip.c` stored with it. No table of flows exists that an instance could fill.
@@ -38,42 +39,39 @@ enum FlowDestination {
 }
 
 impl VirtualSwitch {
-    /// Ends the connected TCP and UDP sockets in an instance's network namespace for which no edge is
-    /// declared, whoever holds them. Returns how many.
+    /// Ends the connected TCP and UDP sockets in an instance's network namespace for which no edge
+    /// is declared, whoever holds them. Returns how many.
     ///
-    /// Sockets of UDP whose instance has ended are among them: they would reach the next instance with its
-    /// address. The end of TCP connections is in the protocol.
+    /// UDP sockets whose instance has ended are among them: they would reach the next instance with
+    /// its address. TCP tells its peers of an end by itself.
     ///
-    /// A connect that was permitted before the edge was removed may complete later than this listing. So
-    /// callers repeat it after a while.
+    /// A connect that was permitted before the edge was removed may complete later than this
+    /// listing. So callers repeat it after a while.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, or on a kernel without `CONFIG_INET_DIAG_DESTROY`.
     pub fn cut_undeclared_flows(&self, netns: impl AsFd, eip: Eip) -> io::Result<usize> {
         let sockets = run_in_netns(netns, SocketDump::open)?;
-        let mut cut = 0;
-        for _ in 0..MAX_ROUNDS {
-            let undeclared = self.undeclared_sockets(&sockets, eip)?;
-            match destroy_all(&sockets, &undeclared)? {
-                0 => break,
-                destroyed => cut += destroyed,
-            }
-        }
+        let cut = destroy_listed(&sockets, || self.undeclared_sockets(&sockets, eip))?;
         self.cut_flows.fetch_add(cut as u64, Ordering::Relaxed); // orders nothing
         Ok(cut)
     }
 
-    /// Ends the TCP connections of other instances to one that is frozen, except those to `watchdog`, a port at
-    /// its address: they would get no answer. Connections that it has made itself go on. Returns how many have ended.
+    /// Ends the TCP connections of other instances to a frozen one, which would get no answer.
+    /// Returns how many.
+    ///
+    /// Those to `watchdog`, a port at its address, stay, and those that it has made itself.
     ///
     /// # Errors
     /// As [`Self::cut_undeclared_flows`].
     pub fn cut_accepted(&self, netns: impl AsFd, eip: Eip, watchdog: u16) -> io::Result<usize> {
         let sockets = run_in_netns(netns, SocketDump::open)?;
         let networks = map_result(self.lock().networks.get(&0, 0))?;
-        let mut listed = sockets.list(self.flows_map()?)?;
-        listed.retain(|socket| is_accepted(socket, eip, &networks, watchdog));
-        destroy_all(&sockets, &listed)
+        destroy_listed(&sockets, || {
+            let mut listed = sockets.list(self.flows_map()?)?;
+            listed.retain(|socket| is_accepted(socket, eip, &networks, watchdog));
+            Ok(listed)
+        })
     }
 
     /// Returns how many flows were cut since the switch was attached.
@@ -132,14 +130,15 @@ fn is_in(address: u32, network: &[u32]) -> bool {
     address & network[1] == network[0]
 }
 
-/// Returns whether another instance, or the node for it, has connected to a port of an instance.
+/// Returns whether another instance, or the node for it, has connected to a port of an instance
+/// other than `watchdog`.
 fn is_accepted(socket: &DumpedSocket, eip: Eip, networks: &NetworksRow, watchdog: u16) -> bool {
-    let is_instance = |peer| encode_address(peer) & networks[3] == networks[2];
+    let is_of_instances = |peer| is_in(encode_address(peer), &networks[2..4]);
     // Its own connections have a flow, or lead to the gateway's port.
     socket.protocol == SocketProtocol::Tcp
         && socket.stored.is_none()
         && socket.ipv4_local() == Some(eip.0)
-        && socket.ipv4_peer().is_some_and(is_instance)
+        && socket.ipv4_peer().is_some_and(is_of_instances)
         && socket.local_port() != watchdog
         && socket.peer_port() != watchdog
 }
@@ -171,6 +170,21 @@ fn is_undeclared(
             FlowDestination::Function(_) | FlowDestination::Other => false,
         },
     }
+}
+
+/// Destroys the listed sockets, until a listing has none that can be found. Returns how many.
+fn destroy_listed(
+    sockets: &SocketDump,
+    list: impl Fn() -> io::Result<Vec<DumpedSocket>>,
+) -> io::Result<usize> {
+    let mut total = 0;
+    for _ in 0..MAX_ROUNDS {
+        match destroy_all(sockets, &list()?)? {
+            0 => break,
+            destroyed => total += destroyed,
+        }
+    }
+    Ok(total)
 }
 
 /// Destroys sockets by their exact identities. Returns how many were found.
@@ -245,6 +259,15 @@ mod tests {
         socket
     }
 
+    /// Virtual addresses, instances, and the node's own address among these.
+    fn sample_networks() -> NetworksRow {
+        let mask = [255, 255, 0, 0];
+        let parts = [[10, 60, 0, 0], mask, [10, 62, 0, 0], mask, [10, 62, 0, 1]];
+        let mut row = NetworksRow::default();
+        row[..5].copy_from_slice(&parts.map(|part| encode_address(part.into())));
+        row
+    }
+
     #[test]
     fn the_peer_of_a_udp_socket_decides() {
         for (peer, mark, cut) in [
@@ -271,18 +294,7 @@ mod tests {
 
     #[test]
     fn connections_that_others_made_are_accepted_ones() {
-        let networks = [
-            0,
-            0,
-            encode_address([10, 62, 0, 0].into()),
-            encode_address([255, 255, 0, 0].into()),
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-        ];
+        let networks = sample_networks();
         let accepted = |local: &str, peer: &str, stored: Option<Vec<u8>>| {
             let peer = peer.parse().unwrap();
             let mut socket = DumpedSocket::with_peer(SocketProtocol::Tcp, peer);
@@ -317,14 +329,7 @@ mod tests {
 
     #[test]
     fn the_nodes_own_address_is_no_instances() {
-        let row = |parts: [[u8; 4]; 5]| {
-            let mut row = NetworksRow::default();
-            let words = parts.map(|part| encode_address(part.into()));
-            row[..5].copy_from_slice(&words);
-            row
-        };
-        let mask = [255, 255, 0, 0];
-        let networks = row([[10, 60, 0, 0], mask, [10, 62, 0, 0], mask, [10, 62, 0, 1]]);
+        let networks = sample_networks();
         for (address, expected) in [
             ([10, 62, 0, 1], false),
             ([10, 62, 0, 2], true),

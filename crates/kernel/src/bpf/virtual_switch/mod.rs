@@ -200,13 +200,13 @@ impl VirtualSwitch {
         map_result(maps.callers.insert(uid, row, 0))
     }
 
-    /// Treats an instance that was admitted as ended, for those who send datagrams to it: it answers none
-    /// while it is frozen.
+    /// Hides a frozen instance. It answers nothing, so its address is treated as that of an ended
+    /// one. Its own sockets keep their flows.
     pub fn hide_instance(&self, eip: Eip) {
         let _ = self.lock().instances.remove(&encode_address(eip.0)); // it may be hidden already
     }
 
-    /// Ends that.
+    /// Shows an instance that [`Self::hide_instance`] has hidden.
     ///
     /// # Errors
     /// Fails when the kernel has no memory.

@@ -26,14 +26,14 @@ pub(super) struct ServerMaps {
 }
 
 impl VirtualSwitch {
-    /// Lets connections of edges that balance them reach an instance's own HTTP server, which listens at a
-    /// port of any of its addresses. [`Self::remove_instance`] ends that.
+    /// Lets connections of edges that balance them reach an instance's own HTTP server, which
+    /// listens at `port` of any of its addresses. [`Self::remove_instance`] ends that.
     ///
     /// Listeners that began before the instance was admitted are not found.
     ///
     /// # Errors
-    /// Fails without `CAP_NET_ADMIN`, or when the kernel has no memory. The gateway takes the connections
-    /// then.
+    /// Fails without `CAP_NET_ADMIN`, or when the kernel has no memory. The gateway takes the
+    /// connections then.
     pub fn open_server(&self, eip: Eip, netns: impl AsFd, port: u16) -> io::Result<()> {
         let attachment = {
             let mut loaded = self.lock_programs();
@@ -51,7 +51,8 @@ impl VirtualSwitch {
         )
     }
 
-    /// Sets whether HTTP by name is balanced per connection on an edge, or per request by the gateway.
+    /// Sets whether HTTP by name is balanced per connection on an edge, or per request by the
+    /// gateway.
     ///
     /// # Errors
     /// Fails when the kernel has no memory. Requests are balanced then.

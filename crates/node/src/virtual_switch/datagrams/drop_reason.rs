@@ -11,7 +11,7 @@ pub(super) enum DropReason {
     NotDeclared,
     #[error("no function is deployed that has the address")]
     NotDeployed,
-    #[error("it runs on other nodes only, which are reached over HTTP")]
+    #[error("it runs on other nodes only, which no datagrams reach")]
     OtherNodes,
     #[error("port 8080 is the platform's own")]
     PlatformPort,

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sockets::ReceivedDatagram;
-use nearpath_types::{FunctionId, RoutingSnapshot};
-use tokio::sync::watch;
+use nearpath_types::FunctionId;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::address_index::{AddressIndex, ready_instances};
+use super::admission::{admit, is_current};
 use super::drop_reason::{DropReason, add};
 use super::flow_context::FlowContext;
 use super::flow_table::{FlowKey, FlowParties};
@@ -19,6 +18,8 @@ use super::flow_task::StartSignal;
 use super::receive_queue::{MAX_BATCH, MAX_DATAGRAM_BYTES, ReceiveQueue, wait_readable};
 use super::report::DatagramReport;
 use crate::config::WakeHook;
+use crate::virtual_switch::IndexedSnapshots;
+use crate::virtual_switch::address_index::AddressIndex;
 
 /// Pause after an error of the socket, such as lack of memory.
 const RECEIVE_RETRY_INTERVAL: Duration = Duration::from_millis(50);
@@ -26,8 +27,7 @@ const RECEIVE_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// Forwarder for the datagrams of all instances.
 pub(crate) struct DatagramForwarder {
     context: Arc<FlowContext>,
-    snapshots: watch::Receiver<Arc<RoutingSnapshot>>,
-    index: AddressIndex,
+    snapshots: IndexedSnapshots,
     buffer: Box<[u8]>,
     /// Grows with each flow: instances get them in turn.
     turn: usize,
@@ -41,15 +41,10 @@ enum KnownFlow {
 }
 
 impl DatagramForwarder {
-    pub(crate) fn new(
-        hub: Arc<HubNetns>,
-        snapshots: watch::Receiver<Arc<RoutingSnapshot>>,
-        wake: WakeHook,
-    ) -> Self {
+    pub(crate) fn new(hub: Arc<HubNetns>, snapshots: IndexedSnapshots, wake: WakeHook) -> Self {
         Self {
             context: Arc::new(FlowContext::new(hub, wake)),
             snapshots,
-            index: AddressIndex::default(),
             buffer: vec![0; MAX_DATAGRAM_BYTES].into(),
             turn: 0,
         }
@@ -86,7 +81,7 @@ impl DatagramForwarder {
         }
     }
 
-    /// Receives the datagrams that are there: a batch at most of each queue, so that none waits for another.
+    /// Receives a batch at most of each queue, so that none waits for another.
     fn receive_all(&mut self, queues: &mut [ReceiveQueue]) -> io::Result<()> {
         let mut opened = Vec::new();
         // All of them, whichever is ready: the runtime knows which have none, without a system call.
@@ -135,26 +130,26 @@ impl DatagramForwarder {
             }
             KnownFlow::Absent => {}
         }
-        let snapshot = self.refresh_index();
-        let parties = match self.index.admit(&snapshot, &key) {
+        let index = self.snapshots.current();
+        let parties = match admit(&index, &key) {
             Ok(parties) => parties,
             Err((reason, function)) => {
                 self.context.report_drop(function, key.source, reason, 1);
                 return None;
             }
         };
-        let ready = ready_instances(&snapshot, &parties.callee);
+        let ready = index.ready_instances(&parties.callee);
         if !ready.is_empty() {
             return self.open_with(key, &parties, &ready, content);
         }
         // Also for a datagram that cannot be held: its sender may repeat it.
-        self.context.wake_sleeping(&snapshot, &parties.callee);
+        self.context.wake_sleeping(&index.snapshot, &parties.callee);
         self.hold(key, &parties, content);
         None
     }
 
-    /// Opens a new flow to one of the ready instances, and forwards its first datagram, which may be too large
-    /// to be held.
+    /// Opens a new flow to one of the ready instances, and forwards its first datagram, which may be
+    /// too large to be held.
     fn open_with(
         &mut self,
         key: FlowKey,
@@ -191,9 +186,9 @@ impl DatagramForwarder {
     }
 
     fn hold(&self, key: FlowKey, parties: &FlowParties, content: &[u8]) {
-        let snapshot = self.snapshots.borrow().clone();
+        let index = self.snapshots.current();
         // A function that was just removed holds nothing any more.
-        let route = snapshot.functions.get(&parties.callee);
+        let route = index.snapshot.functions.get(&parties.callee);
         let limit = route.map_or(Duration::ZERO, |route| route.policy.cold_timeout);
         let deadline = (Instant::now() + limit).into_std();
         let held = self
@@ -215,17 +210,17 @@ impl DatagramForwarder {
         if self.context.lock_table().is_empty() {
             return;
         }
-        let snapshot = self.refresh_index();
+        let index = self.snapshots.current();
         let ended = self.context.lock_table().end_where(|key, parties, open| {
             let instance = open.map(|open| open.instance_eip);
-            !self.index.is_current(&snapshot, key, parties, instance)
+            !is_current(&index, key, parties, instance)
         });
         let counters = &self.context.counters;
         counters.count_dropped(DropReason::Removed, ended);
         let waiting = self.context.lock_table().waiting_callees();
         let opened: Vec<_> = waiting
             .iter()
-            .flat_map(|callee| self.open_flows(&snapshot, callee))
+            .flat_map(|callee| self.open_flows(&index, callee))
             .collect();
         if !opened.is_empty() {
             // Datagrams that came before the flows had their sockets.
@@ -233,10 +228,10 @@ impl DatagramForwarder {
         }
     }
 
-    fn open_flows(&mut self, snapshot: &RoutingSnapshot, callee: &FunctionId) -> Vec<StartSignal> {
-        let ready = ready_instances(snapshot, callee);
+    fn open_flows(&mut self, index: &AddressIndex, callee: &FunctionId) -> Vec<StartSignal> {
+        let ready = index.ready_instances(callee);
         if ready.is_empty() {
-            self.context.wake_sleeping(snapshot, callee);
+            self.context.wake_sleeping(&index.snapshot, callee);
             return Vec::new();
         }
         let flows = self.context.lock_table().waiting_flows(callee);
@@ -277,16 +272,6 @@ impl DatagramForwarder {
             self.context
                 .report_drop(callee, key.source, reason, datagrams);
         }
-    }
-
-    /// Returns the current snapshot, to which the index belongs afterwards.
-    fn refresh_index(&mut self) -> Arc<RoutingSnapshot> {
-        let snapshot = self.snapshots.borrow().clone();
-        // Only for a new flow or a change: most datagrams belong to a known flow.
-        if self.index.version != snapshot.version {
-            self.index = AddressIndex::new(&snapshot);
-        }
-        snapshot
     }
 }
 

@@ -1,10 +1,10 @@
 //! Datagrams to virtual addresses without a ready instance here.
 //!
-//! The kernel brings them to a socket of the node in the hub (`bpf/vip.c`). [`DatagramForwarder`] holds the first
-//! ones, wakes the function, and forwards the flow to one instance as long as it is used. The decisions are in
-//! [`flow_table`] and [`address_index`], the counts in [`DatagramReport`].
+//! The kernel brings them to a socket of the node in the hub (`bpf/vip.c`). [`DatagramForwarder`]
+//! holds the first ones, wakes the function, and forwards the flow to one instance as long as it is
+//! used. [`admission`] and [`flow_table`] decide, and [`DatagramReport`] counts.
 
-mod address_index;
+mod admission;
 mod drop_reason;
 mod flow_context;
 mod flow_table;

@@ -16,7 +16,7 @@ use nearpath_node::machine::{
 };
 use nearpath_node::{Node, NodeConfig, SettleHook};
 use nearpath_types::{
-    DesiredFunction, DesiredState, FunctionRoute, FunctionSpec, InstanceId, InstanceState,
+    DesiredFunction, DesiredState, Eip, FunctionRoute, FunctionSpec, InstanceId, InstanceState,
     Revision, RoutingSnapshot,
 };
 use tokio::sync::watch;
@@ -45,6 +45,10 @@ pub enum Script {
     Silent,
     /// Refused by the kernel.
     Refused,
+    /// Becomes ready, and has calls for ever.
+    Busy,
+    /// Becomes ready, and cannot be thawed.
+    Unthawable,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +56,8 @@ pub enum ProcessEvent {
     Launched,
     Terminated,
     Killed,
+    Frozen,
+    Thawed,
     Released,
 }
 
@@ -156,7 +162,7 @@ impl InstanceMachine for FakeMachine {
         let (notes, mut note_writer) = io::pipe()?;
         let (_, identity) = UnixStream::pair()?; // never read
         match script {
-            Script::Serve | Script::Stubborn => {
+            Script::Serve | Script::Stubborn | Script::Busy | Script::Unthawable => {
                 note_writer.write_all(b"phase watchdog 1000\nready\n")?
             }
             Script::OwnServer => {
@@ -207,6 +213,10 @@ impl InstanceMachine for FakeMachine {
     fn has_network(&self) -> bool {
         true
     }
+
+    fn can_freeze(&self) -> bool {
+        true
+    }
 }
 
 impl FakeProcess {
@@ -250,6 +260,23 @@ impl InstanceProcess for FakeProcess {
         })
     }
 
+    fn has_calls(&self, _: Eip) -> io::Result<bool> {
+        Ok(self.script == Script::Busy)
+    }
+
+    fn freeze(&self) -> io::Result<()> {
+        self.machine.record(self.id, ProcessEvent::Frozen);
+        Ok(())
+    }
+
+    fn thaw(&self) -> io::Result<()> {
+        if self.script == Script::Unthawable {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        self.machine.record(self.id, ProcessEvent::Thawed);
+        Ok(())
+    }
+
     fn release_resources(&self) {
         self.machine.record(self.id, ProcessEvent::Released);
         self.machine.0.alive.lock().unwrap().remove(&self.id);
@@ -290,9 +317,25 @@ impl NodeFixture {
 
     /// Returns a desired state of `echo` whose instances follow the script named `script`.
     pub fn desired_echo(&self, revision: u64, replicas: u32, script: &str) -> DesiredState {
+        self.desired(revision, replicas, self.echo_spec(script))
+    }
+
+    /// Returns the same with instances that are kept frozen.
+    pub fn frozen_echo(&self, revision: u64, replicas: u32, script: &str) -> DesiredState {
+        let mut spec = self.echo_spec(script);
+        spec.annotations
+            .insert("nearpath.io/frozen".into(), "10m".into());
+        self.desired(revision, replicas, spec)
+    }
+
+    fn echo_spec(&self, script: &str) -> FunctionSpec {
         let mut spec = FunctionSpec::named("echo".parse().unwrap());
         spec.image = format!("file://{}", self.code().display());
         spec.env_vars.insert("script".into(), script.into());
+        spec
+    }
+
+    fn desired(&self, revision: u64, replicas: u32, spec: FunctionSpec) -> DesiredState {
         let spec = Arc::new(spec);
         let one = DesiredFunction {
             spec,
