@@ -9,8 +9,8 @@
  * bind4, bind6: note which instance a socket belongs to.
  * follow_connection: counts connections and their bytes, and notes listeners.
  * find_listener: runs in the hub, and gives connections and datagrams to virtual addresses there to the node.
- * find_server_listener: runs in an instance, and gives connections to its address at port 80 to its own HTTP server,
- *   whatever that is bound to.
+ * find_server_listener: runs in an instance, and gives connections of other instances to its HTTP server, whatever that
+ *   is bound to.
  *
  * The translation is stored with the socket. So no table of translations can overflow, and they end with their sockets.
  * Without memory for it the connection is denied.
@@ -47,7 +47,7 @@ enum { AF_INET = 2, AF_INET6 = 10 };
 enum hook { CONNECT, SENDMSG };
 /* Relation of a datagram to those that its socket has received. FORGOTTEN: the slots have it no more. */
 enum answer { NO_ANSWER, ANSWER, FORGOTTEN };
-enum { EAGAIN = 11, EPROTONOSUPPORT = 93, EADDRNOTAVAIL = 99, ECONNREFUSED = 111 };
+enum { EPROTONOSUPPORT = 93, EADDRNOTAVAIL = 99, ECONNREFUSED = 111, EHOSTUNREACH = 113 };
 /* No instance has it. */
 enum { NODE_UID = 0 };
 /* Marks of UDP sockets: connected to answer datagrams, or by an edge. crates/kernel/src/bpf/virtual_switch/flow_cuts.rs. */
@@ -176,7 +176,7 @@ INLINE void note_peer(struct bpf_sock_addr *ctx, __be32 eip)
 	pair = peers->slots[pair_of(slot)];
 	if (pair[0] == slot)
 		return;
-	/* The older one is forgotten: its answer fails with EAGAIN. */
+	/* The older one is forgotten: its answer fails with EHOSTUNREACH. */
 	pair[1] = pair[0];
 	pair[0] = slot;
 }
@@ -195,7 +195,9 @@ INLINE enum answer find_answer(struct bpf_sock_addr *ctx, const struct edge_key 
 	if (!peers)
 		return NO_ANSWER;
 	pair = peers->slots[pair_of(slot)];
-	return pair[0] == slot || pair[1] == slot ? ANSWER : FORGOTTEN;
+	if (pair[0] == slot || pair[1] == slot)
+		return ANSWER;
+	return pair[1] ? FORGOTTEN : NO_ANSWER;
 }
 
 /* A socket may connect again, to a destination that is no function's. */
@@ -259,16 +261,13 @@ INLINE int refuse(void)
  * destination. */
 INLINE int use_server(struct bpf_sock_addr *ctx, struct flow *flow)
 {
-	struct bpf_sock *server;
-
 	if (!bpf_map_lookup_elem(&connection_edges, &flow->edge))
 		return 0;
 	flow->eip = pick_instance(flow->edge.callee);
-	server = flow->eip ? find_server(flow->eip) : 0;
-	if (!server)
+	if (!flow->eip || !has_server(flow->eip))
 		return 0;
-	bpf_sk_release(server);
-	ctx->user_port = HTTP_PORT;
+	/* No other connection of an instance leads there: find_server_listener knows these by the port. */
+	ctx->user_port = WATCHDOG_PORT;
 	return 1;
 }
 
@@ -323,8 +322,8 @@ INLINE int use_answer(struct bpf_sock_addr *ctx, struct flow *flow, __be32 addre
 	if (ctx->user_port == WATCHDOG_PORT || answer == NO_ANSWER)
 		return deny(ctx, &flow->edge, address);
 	if (answer == FORGOTTEN) {
-		/* No fault of the server: it has had too many peers in the meantime. */
-		bpf_set_retval(-EAGAIN);
+		/* No fault of the server: it has had too many peers in the meantime. Servers try again after EAGAIN. */
+		bpf_set_retval(-EHOSTUNREACH);
 		return 0;
 	}
 	if (hook == CONNECT)
@@ -598,20 +597,19 @@ SEC("sk_lookup") int find_listener(struct bpf_sk_lookup *ctx)
 	return error ? SK_DROP : SK_PASS;
 }
 
-/* Runs in an instance. The peer is an instance whose edge connect4 or connect6 has found. */
+/* Runs in an instance. Only use_server connects other instances to the watchdog's port. They never get the watchdog, but
+ * the gateway and the instance itself do. */
 SEC("sk_lookup") int find_server_listener(struct bpf_sk_lookup *ctx)
 {
-	struct bpf_sock *listener;
+	struct networks *networks = read_networks();
 
-	if (ctx->family != AF_INET || ctx->protocol != IPPROTO_TCP || ctx->local_port != bpf_htons(HTTP_PORT))
+	if (!networks || ctx->family != AF_INET || ctx->protocol != IPPROTO_TCP ||
+	    ctx->local_port != bpf_htons(WATCHDOG_PORT))
 		return SK_PASS;
-	listener = find_server(ctx->local_ip4);
-	if (!listener)
+	if (!is_in(ctx->remote_ip4, &networks->instances) || ctx->remote_ip4 == networks->gateway ||
+	    ctx->remote_ip4 == ctx->local_ip4)
 		return SK_PASS;
-	/* Fails for a server that takes IPv6 only: the connection is refused. */
-	bpf_sk_assign(ctx, listener, 0);
-	bpf_sk_release(listener);
-	return SK_PASS;
+	return assign_server(ctx) ? SK_PASS : SK_DROP;
 }
 
 /* The programs of this directory call only helpers that do not require a GPL licence. */

@@ -5,7 +5,7 @@
 #include "switch_tables.h"
 
 /* Listening sockets of one instance that are noted at a time. */
-#define MAX_LISTENERS 4
+#define MAX_LISTENERS 8
 
 /* Ports of functions' own HTTP servers, by eIP, in the order of the host. The node writes them. */
 struct {
@@ -64,8 +64,19 @@ INLINE void note_listener(struct bpf_sock_ops *ops)
 	}
 }
 
-/* Returns the listener of an instance's own HTTP server, which the program must release; or 0. */
-INLINE struct bpf_sock *find_server(__be32 eip)
+/* Returns a listener of an instance if it has this port. The program must release it. */
+INLINE struct bpf_sock *find_listener_at(struct listener_key *key, __u32 port)
+{
+	struct bpf_sock *listener = bpf_map_lookup_elem(&listeners, key);
+
+	if (!listener || listener->src_port == port)
+		return listener;
+	bpf_sk_release(listener);
+	return 0;
+}
+
+/* Returns whether an instance's own HTTP server listens. */
+INLINE int has_server(__be32 eip)
 {
 	__u32 *port = bpf_map_lookup_elem(&server_ports, &eip);
 	struct listener_key key = { .eip = eip };
@@ -78,12 +89,38 @@ INLINE struct bpf_sock *find_server(__be32 eip)
 #pragma unroll
 	for (slot = 0; slot < MAX_LISTENERS; slot++) {
 		key.slot = slot;
-		listener = bpf_map_lookup_elem(&listeners, &key);
+		listener = find_listener_at(&key, *port);
+		if (listener) {
+			bpf_sk_release(listener);
+			return 1;
+		}
+	}
+	return 0;
+}
+
+/* Gives a connection to the HTTP server of the instance that it leads to. Returns whether one of its listeners takes it:
+ * one for IPv6 alone does not. */
+INLINE int assign_server(struct bpf_sk_lookup *ctx)
+{
+	__be32 eip = ctx->local_ip4;
+	__u32 *port = bpf_map_lookup_elem(&server_ports, &eip);
+	struct listener_key key = { .eip = eip };
+	struct bpf_sock *listener;
+	__u32 slot;
+	long error;
+
+	if (!port)
+		return 0;
+#pragma unroll
+	for (slot = 0; slot < MAX_LISTENERS; slot++) {
+		key.slot = slot;
+		listener = find_listener_at(&key, *port);
 		if (!listener)
 			continue;
-		if (listener->src_port == *port)
-			return listener;
+		error = bpf_sk_assign(ctx, listener, 0);
 		bpf_sk_release(listener);
+		if (!error)
+			return 1;
 	}
 	return 0;
 }

@@ -53,7 +53,7 @@ async fn connections_go_to_all_instances_in_turn() {
     for answer in answers.as_array().unwrap() {
         let address = answer[0].as_str().unwrap();
         assert!(address.starts_with("10.62."), "{answers}");
-        assert_eq!(answer[1], 80, "{answers}");
+        assert_eq!(answer[1], 8080, "{answers}");
         assert_eq!(answer[2], Value::Null, "the gateway named a caller");
         *calls_of.entry(address).or_insert(0) += 1;
     }

@@ -100,7 +100,7 @@ impl HubNetns {
     /// # Errors
     /// Fails without `CAP_SYS_ADMIN`, or without free descriptors.
     pub(crate) fn open_listener(&self) -> io::Result<TcpListener> {
-        let at = SocketAddrV4::new(self.gateway, 0);
+        let at = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
         namespace::run_in_netns(self, || namespace::bind_listener(at))
     }
 
@@ -121,8 +121,8 @@ impl HubNetns {
         let socket = namespace::open_udp_socket_in(self)?;
         request_details(&socket)?;
         set_socket_recv_buffer_size_force(&socket, DATAGRAM_BUFFER_BYTES)?;
-        // Only bound sockets can be in a map of BPF.
-        bind(&socket, &SocketAddrV4::new(self.gateway, 0))?;
+        // Only bound sockets can be in a map of BPF. Instances do not reach this address.
+        bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
         Ok(socket.into())
     }
 

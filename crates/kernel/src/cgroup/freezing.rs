@@ -3,11 +3,13 @@
 //!
 //! Only the unified hierarchy is used: a process that the freezer of v1 holds cannot be killed.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::limits::write_existing;
 use super::{CgroupVersion, InstanceCgroup, with_path};
 
 /// Time for all processes to stop. A process in an uninterruptible system call stops at its end.
@@ -97,21 +99,19 @@ impl InstanceCgroup {
             write_file(&folder.join("cgroup.type"), "threaded")?;
         }
         let (_, listed) = self.folders.first().ok_or(io::ErrorKind::NotFound)?;
-        let mut moved = String::new();
         for _ in 0..MAX_MOVES {
-            let processes = fs::read_to_string(listed.join("cgroup.procs"))?;
-            // What was forked meanwhile was born inside, unless its parent was still outside.
-            if processes == moved {
+            let outside = processes_outside(listed, folder)?;
+            if outside.is_empty() {
                 return Ok(());
             }
-            for process in processes.lines() {
-                match write_file(&folder.join("cgroup.procs"), process) {
+            let target = folder.join("cgroup.procs");
+            for process in outside {
+                match write_existing(&target, &process) {
                     // It has ended.
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                    written => written?,
+                    written => written.map_err(|error| with_path(&target, error))?,
                 }
             }
-            moved = processes;
         }
         Err(io::Error::other("its processes fork all the time"))
     }
@@ -132,12 +132,22 @@ impl FreezerGroup {
     }
 }
 
+/// Returns the processes of one group that are not in another, which is threaded: it lists threads.
+fn processes_outside(group: &Path, threaded: &Path) -> io::Result<Vec<String>> {
+    // The whole group first: a process that is moved in between counts as inside.
+    let processes = fs::read_to_string(group.join("cgroup.procs"))?;
+    let threads = fs::read_to_string(threaded.join("cgroup.threads"))?;
+    let inside: BTreeSet<_> = threads.lines().collect();
+    let outside = processes.lines().filter(|id| !inside.contains(id));
+    Ok(outside.map(str::to_owned).collect())
+}
+
 fn write_freeze(folder: &Path, value: &str) -> io::Result<()> {
     write_file(&folder.join("cgroup.freeze"), value)
 }
 
 fn write_file(file: &Path, text: &str) -> io::Result<()> {
-    super::limits::write_existing(file, text).map_err(|error| with_path(file, error))
+    write_existing(file, text).map_err(|error| with_path(file, error))
 }
 
 fn wait_frozen(folder: &Path) -> io::Result<()> {

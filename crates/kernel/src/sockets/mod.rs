@@ -4,7 +4,6 @@
 mod datagram;
 mod flow_info;
 mod initial_window;
-mod instance_connections;
 mod min_hop_limit;
 mod options;
 mod peer_lock;
@@ -16,7 +15,6 @@ pub(crate) use datagram::request_details;
 pub use datagram::{ReceivedDatagram, receive_datagram};
 pub use flow_info::{TcpFlowInfo, tcp_flow_info};
 pub use initial_window::{InitialWindow, set_initial_window};
-pub use instance_connections::has_calls;
 pub use min_hop_limit::{set_min_hop_count, set_min_ttl};
 pub(crate) use options::unreported_options;
 pub use options::{OptionChange, SocketOptions};

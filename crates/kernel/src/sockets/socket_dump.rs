@@ -4,6 +4,7 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use netlink_sys::{Socket, protocols::NETLINK_SOCK_DIAG};
 
@@ -18,6 +19,7 @@ const HEADER_LEN: usize = 16;
 /// Attributes of `<linux/inet_diag.h>` and `<linux/sock_diag.h>`.
 const INET_DIAG_REQ_SK_BPF_STORAGES: u16 = 2;
 const SK_DIAG_BPF_STORAGE_REQ_MAP_FD: u16 = 1;
+const INET_DIAG_INFO: u16 = 2;
 const INET_DIAG_MARK: u16 = 15;
 const INET_DIAG_SK_BPF_STORAGES: u16 = 20;
 const SK_DIAG_BPF_STORAGE: u16 = 1;
@@ -62,6 +64,8 @@ pub(crate) struct DumpedSocket {
     id: [u8; 48],
     /// User that made it.
     pub(crate) uid: u32,
+    /// Time since its last byte in either direction, for TCP.
+    pub(crate) quiet_time: Option<Duration>,
     /// `SO_MARK`.
     pub(crate) mark: u32,
     /// Value that programs stored with it in the map of the dump. The kernel lists it for TCP only.
@@ -85,16 +89,6 @@ impl SocketDump {
                 self.0.send(&encode_dump(family, protocol, map), 0)?;
                 self.receive_dump(protocol, &mut found)?;
             }
-        }
-        Ok(found)
-    }
-
-    /// Lists the connected sockets of a protocol, without what programs stored with them.
-    pub(crate) fn list_plain(&self, protocol: SocketProtocol) -> io::Result<Vec<DumpedSocket>> {
-        let mut found = Vec::new();
-        for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
-            self.0.send(&encode_plain_dump(family, protocol, 0), 0)?;
-            self.receive_dump(protocol, &mut found)?;
         }
         Ok(found)
     }
@@ -149,6 +143,7 @@ impl DumpedSocket {
             family: *message.get(HEADER_LEN)?,
             id: message.get(ID_RANGE)?.try_into().ok()?,
             uid: u32::from_ne_bytes(message.get(UID_RANGE)?.try_into().ok()?),
+            quiet_time: find_attribute(attributes, INET_DIAG_INFO).and_then(parse_quiet_time),
             mark: mark.map_or(0, |mark| u32::from_ne_bytes(*mark)),
             stored: stored.map(<[u8]>::to_vec),
         })
@@ -165,6 +160,7 @@ impl DumpedSocket {
             family: libc::AF_INET as u8,
             id,
             uid: 0,
+            quiet_time: None,
             mark: 0,
             stored: None,
         }
@@ -262,7 +258,18 @@ fn encode_selection(family: u8, protocol: SocketProtocol) -> [u8; 8] {
         SocketProtocol::Udp => libc::IPPROTO_UDP,
     };
     let [a, b, c, d] = STATES_WITH_PEER.to_ne_bytes();
-    [family, number as u8, 0, 0, a, b, c, d]
+    let extensions = 1 << (INET_DIAG_INFO - 1);
+    [family, number as u8, extensions, 0, a, b, c, d]
+}
+
+/// Reads the shorter one of `tcpi_last_data_sent` and `tcpi_last_data_recv` (`<linux/tcp.h>`), in milliseconds.
+fn parse_quiet_time(info: &[u8]) -> Option<Duration> {
+    let millis = |at: usize| {
+        let bytes = info.get(at..)?.first_chunk()?;
+        Some(u32::from_ne_bytes(*bytes))
+    };
+    let quiet = millis(44)?.min(millis(52)?);
+    Some(Duration::from_millis(quiet.into()))
 }
 
 /// Splits off the first message. Returns its type, itself, and what follows.

@@ -39,10 +39,14 @@ struct FreezeLab {
 
 impl FreezeLab {
     fn create(test: &str) -> io::Result<Self> {
+        Self::create_with(test, SERVER)
+    }
+
+    fn create_with(test: &str, server: &str) -> io::Result<Self> {
         let cgroups = test_node(test);
         let group = SocketGroup::open(&cgroups)?;
         let lab = Lab::in_cgroup(GATEWAY, group.zygote_group());
-        let mut spec = lab.python(SERVER);
+        let mut spec = lab.python(server);
         let mut cgroup = set_limits(&cgroups, &mut spec, ResourceLimits::default());
         cgroup.set_zygote_group(group.zygote_group());
         let (launched, line) = lab.start(&spec);
@@ -108,6 +112,29 @@ fn a_frozen_instance_answers_when_it_is_thawed() {
             "it was accepted later"
         );
     }
+    assert_eq!(lab.end(), Vec::<String>::new());
+}
+
+/// Starts processes all the time, which end at once.
+const FORKING_SERVER: &str = "
+import os, socket, subprocess, threading
+def fork():
+    while True: os.waitpid(os.spawnv(os.P_NOWAIT, '/bin/true', ['true']), 0)
+for _ in range(3): threading.Thread(target=fork, daemon=True).start()
+listener = socket.create_server(('', 7000))
+print('ready', flush=True)
+while True:
+    one, _ = listener.accept(); one.sendall(b'x'); one.close()
+";
+
+#[test]
+fn an_instance_that_forks_all_the_time_can_be_frozen() {
+    let lab = need_support!(FreezeLab::create_with("freeze-fork", FORKING_SERVER));
+    for _ in 0..20 {
+        lab.cgroup.freeze().unwrap();
+        lab.cgroup.thaw().unwrap();
+    }
+    assert!(lab.answers());
     assert_eq!(lab.end(), Vec::<String>::new());
 }
 

@@ -113,6 +113,61 @@ fn only_edges_that_ask_for_it_are_balanced_per_connection() {
     lab.kill_all();
 }
 
+/// The address of an instance leads to its server only with an edge that asks for it.
+#[test]
+fn the_address_of_an_instance_is_no_way_to_its_server() {
+    let lab = need_support!(CutLab::create_without(&[]));
+    listen_at(&lab, "127.0.0.1");
+    open_server(&lab, PORT);
+    for is_balanced in [false, true] {
+        lab.lab
+            .switch
+            .balance_connections(EDGE, is_balanced)
+            .unwrap();
+        for port in [80, 8080] {
+            let call =
+                format!("result = state(lambda _: exchange(connect(EIP, port={port})), None)");
+            assert_eq!(lab.run(CALLER, &call), "ECONNREFUSED", "port {port}");
+        }
+    }
+    lab.kill_all();
+}
+
+/// A server may listen twice: the kernel gives connections to the listener that takes IPv4.
+#[test]
+fn a_listener_for_ipv6_alone_is_passed_over() {
+    let lab = need_support!(CutLab::create_without(&[]));
+    let ipv6 = format!(
+        "only_ipv6 = socket.socket(socket.AF_INET6)
+only_ipv6.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+only_ipv6.bind(('::', {PORT})); only_ipv6.listen()"
+    );
+    assert_eq!(lab.run(DECLARED, &ipv6), "");
+    listen_at(&lab, "0.0.0.0");
+    open_server(&lab, PORT);
+    lab.lab.switch.balance_connections(EDGE, true).unwrap();
+    assert_eq!(lab.run(CALLER, CALL), expected_peers());
+    lab.kill_all();
+}
+
+/// Connections for a closed server get no other one of the instance.
+#[test]
+fn a_closed_server_is_not_replaced_by_another() {
+    let lab = need_support!(CutLab::create_without(&[]));
+    let other =
+        "other = socket.create_server(('', 8080)); other_80 = socket.create_server(('', 80))
+for one in other, other_80: threading.Thread(target=accept_all, args=(one,), daemon=True).start()";
+    assert_eq!(lab.run(DECLARED, other), "");
+    listen_at(&lab, "127.0.0.1");
+    open_server(&lab, PORT);
+    lab.lab.switch.balance_connections(EDGE, true).unwrap();
+    assert_eq!(lab.run(CALLER, CALL), expected_peers());
+    let close = "server.shutdown(socket.SHUT_RDWR); server.close()";
+    assert_eq!(lab.run(DECLARED, close), "");
+    assert_eq!(lab.run(CALLER, CALL), refused_calls());
+    lab.kill_all();
+}
+
 #[test]
 fn a_server_that_listens_again_is_found_however_often() {
     let lab = need_support!(CutLab::create_without(&[]));

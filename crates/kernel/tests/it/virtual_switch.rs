@@ -343,8 +343,9 @@ fn datagrams_without_a_ready_instance_reach_the_node_and_answers_the_caller() {
             .recv(&mut buffer)
             .unwrap();
         assert_eq!(&buffer[..len], b"again");
-        flow.send(b"second").unwrap();
+        // Before the answer, after which the next socket connects.
         lab.switch.set_backends(DECLARED, &[]).unwrap();
+        flow.send(b"second").unwrap();
         flows.push(flow);
     }
     for socket in &absent.datagrams {

@@ -421,9 +421,7 @@ impl Lifecycle {
         process: &Arc<dyn InstanceProcess>,
     ) -> SleepState {
         match request {
-            SleepRequest::Freeze(request) => {
-                SleepState::begin(process.clone(), self.spec.eip, request)
-            }
+            SleepRequest::Freeze(request) => SleepState::begin(process.clone(), request),
             SleepRequest::Thaw => {
                 match process.thaw() {
                     Ok(()) => self.send_event(InstanceEvent::Thawed(self.spec.id)),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use nearpath_types::Eip;
 use tokio::time::{sleep, timeout};
 
 use super::requests::StopRequest;
@@ -34,15 +33,11 @@ pub(super) enum SleepState {
 
 impl SleepState {
     /// Begins to wait until an instance has no calls.
-    pub(super) fn begin(
-        process: Arc<dyn InstanceProcess>,
-        eip: Option<Eip>,
-        request: StopRequest,
-    ) -> Self {
+    pub(super) fn begin(process: Arc<dyn InstanceProcess>, request: StopRequest) -> Self {
         Self::AwaitingIdle(Box::pin(async move {
             let stop_timeout = request.timeout;
             let _ = timeout(SETTLE_TIMEOUT, request.withdrawn).await;
-            let waited = timeout(stop_timeout, wait_idle(process, eip)).await;
+            let waited = timeout(stop_timeout, wait_idle(process)).await;
             let late = |_| Err(io::Error::other("its calls did not end in time"));
             IdleOutcome {
                 stop_timeout,
@@ -85,11 +80,10 @@ pub(super) async fn freeze_idle(
     })
 }
 
-async fn wait_idle(process: Arc<dyn InstanceProcess>, eip: Option<Eip>) -> io::Result<()> {
-    let eip = eip.ok_or(io::ErrorKind::Unsupported)?;
+async fn wait_idle(process: Arc<dyn InstanceProcess>) -> io::Result<()> {
     loop {
         let looking = process.clone();
-        let has_calls = tokio::task::spawn_blocking(move || looking.has_calls(eip)).await;
+        let has_calls = tokio::task::spawn_blocking(move || looking.has_calls()).await;
         if !has_calls.expect("looking does not panic")? {
             return Ok(());
         }

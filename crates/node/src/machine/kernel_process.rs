@@ -11,15 +11,12 @@ use futures_util::future::BoxFuture;
 use nearpath_egress::AdmittedInstance;
 use nearpath_kernel::cgroup::{InstanceCgroup, has_swap};
 use nearpath_kernel::sandbox::IsolationLevel;
-use nearpath_kernel::sockets;
-use nearpath_types::Eip;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::unix::AsyncFd;
 
 use super::instance_network::open_netns_of;
 use super::{InstanceProcess, ProcessExit, ProcessUsage, session};
 use crate::forwarding::GatewayPermit;
-use crate::instance::variables;
 use crate::virtual_switch::InstancePermit;
 
 /// Replacement of a private `/tmp`; dropping it removes the folder.
@@ -195,9 +192,15 @@ impl InstanceProcess for KernelProcess {
         }
     }
 
-    fn has_calls(&self, eip: Eip) -> io::Result<bool> {
-        let netns = self.open_netns()?.ok_or(io::ErrorKind::Unsupported)?;
-        sockets::has_calls(netns, eip.0, variables::WATCHDOG_PORT)
+    fn has_calls(&self) -> io::Result<bool> {
+        let resources = self.resources();
+        let permit = resources
+            .as_ref()
+            .and_then(|held| held.switch_permit.as_ref());
+        match permit.zip(self.open_netns()?) {
+            Some((permit, netns)) => permit.has_calls(netns),
+            None => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 
     fn freeze(&self) -> io::Result<()> {

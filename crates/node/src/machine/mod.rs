@@ -198,7 +198,7 @@ pub trait InstanceProcess: Send + Sync + 'static {
     ///
     /// # Errors
     /// Fails when it has ended.
-    fn has_calls(&self, _eip: Eip) -> io::Result<bool> {
+    fn has_calls(&self) -> io::Result<bool> {
         Ok(false)
     }
     /// Stops all of its processes, until [`Self::thaw`]. Ends the connections of other instances, which

@@ -229,6 +229,15 @@ fn cut_flows(switch: &VirtualSwitch, instance: &TrackedInstance) -> io::Result<u
 }
 
 impl InstancePermit {
+    /// Returns whether the instance has calls. Blocks.
+    ///
+    /// # Errors
+    /// Fails when the namespace cannot be entered.
+    pub(crate) fn has_calls(&self, netns: impl AsFd) -> io::Result<bool> {
+        let switch = &self.switch.0.switch;
+        switch.has_calls(netns, self.eip, variables::WATCHDOG_PORT)
+    }
+
     /// Lets connections reach the instance's own HTTP server, at a port in its network namespace.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use aya::maps::Map;
 use nearpath_types::Eip;
 
 use super::rows::{self, AddressPair, NetworksRow, encode_address};
-use super::{SwitchMaps, VirtualSwitch, map_result};
+use super::{SwitchMaps, VirtualSwitch};
 use crate::namespace::run_in_netns;
 use crate::sockets::{DumpedSocket, SocketDump, SocketProtocol};
 
@@ -57,23 +57,6 @@ impl VirtualSwitch {
         Ok(cut)
     }
 
-    /// Ends the TCP connections of other instances to a frozen one, which would get no answer.
-    /// Returns how many.
-    ///
-    /// Those to `watchdog`, a port at its address, stay, and those that it has made itself.
-    ///
-    /// # Errors
-    /// As [`Self::cut_undeclared_flows`].
-    pub fn cut_accepted(&self, netns: impl AsFd, eip: Eip, watchdog: u16) -> io::Result<usize> {
-        let sockets = run_in_netns(netns, SocketDump::open)?;
-        let networks = map_result(self.lock().networks.get(&0, 0))?;
-        destroy_listed(&sockets, || {
-            let mut listed = sockets.list(self.flows_map()?)?;
-            listed.retain(|socket| is_accepted(socket, eip, &networks, watchdog));
-            Ok(listed)
-        })
-    }
-
     /// Returns how many flows were cut since the switch was attached.
     pub fn cut_flows(&self) -> u64 {
         self.cut_flows.load(Ordering::Relaxed) // orders nothing
@@ -91,7 +74,7 @@ impl VirtualSwitch {
         Ok(listed)
     }
 
-    fn flows_map(&self) -> io::Result<BorrowedFd<'_>> {
+    pub(super) fn flows_map(&self) -> io::Result<BorrowedFd<'_>> {
         match &self.flows {
             Map::SkStorage(map) => Ok(map.fd().as_fd()),
             _ => Err(io::Error::other(
@@ -126,21 +109,8 @@ fn is_instance(address: u32, networks: &NetworksRow) -> bool {
     is_in(address, &networks[2..4]) && address != networks[4]
 }
 
-fn is_in(address: u32, network: &[u32]) -> bool {
+pub(super) fn is_in(address: u32, network: &[u32]) -> bool {
     address & network[1] == network[0]
-}
-
-/// Returns whether another instance, or the node for it, has connected to a port of an instance
-/// other than `watchdog`.
-fn is_accepted(socket: &DumpedSocket, eip: Eip, networks: &NetworksRow, watchdog: u16) -> bool {
-    let is_of_instances = |peer| is_in(encode_address(peer), &networks[2..4]);
-    // Its own connections have a flow, or lead to the gateway's port.
-    socket.protocol == SocketProtocol::Tcp
-        && socket.stored.is_none()
-        && socket.ipv4_local() == Some(eip.0)
-        && socket.ipv4_peer().is_some_and(is_of_instances)
-        && socket.local_port() != watchdog
-        && socket.peer_port() != watchdog
 }
 
 /// Returns whether no edge permits a socket of an instance, given by function and eIP.
@@ -173,7 +143,7 @@ fn is_undeclared(
 }
 
 /// Destroys the listed sockets, until a listing has none that can be found. Returns how many.
-fn destroy_listed(
+pub(super) fn destroy_listed(
     sockets: &SocketDump,
     list: impl Fn() -> io::Result<Vec<DumpedSocket>>,
 ) -> io::Result<usize> {
@@ -290,41 +260,6 @@ mod tests {
         ] {
             assert_eq!(is_cut(&udp(peer, mark)), cut, "{peer:?} {mark}");
         }
-    }
-
-    #[test]
-    fn connections_that_others_made_are_accepted_ones() {
-        let networks = sample_networks();
-        let accepted = |local: &str, peer: &str, stored: Option<Vec<u8>>| {
-            let peer = peer.parse().unwrap();
-            let mut socket = DumpedSocket::with_peer(SocketProtocol::Tcp, peer);
-            socket.set_local(local.parse().unwrap());
-            socket.stored = stored;
-            is_accepted(&socket, Eip(INSTANCE.into()), &networks, 8080)
-        };
-        assert!(accepted("10.62.0.2:6379", "10.62.0.5:40000", None));
-        assert!(
-            accepted("10.62.0.2:6379", "10.62.0.1:40000", None),
-            "forwarded by the node"
-        );
-        assert!(
-            !accepted("10.62.0.2:8080", "10.62.0.1:40000", None),
-            "at its watchdog"
-        );
-        assert!(!accepted(
-            "10.62.0.2:40000",
-            "10.62.0.5:6379",
-            Some(vec![0; 48])
-        ));
-        assert!(
-            !accepted("10.62.0.2:40000", "10.62.0.1:8080", None),
-            "to the gateway"
-        );
-        assert!(
-            !accepted("10.62.0.2:40000", "10.61.0.2:5432", None),
-            "to a destination outside"
-        );
-        assert!(!accepted("127.0.0.1:6379", "127.0.0.1:40000", None));
     }
 
     #[test]

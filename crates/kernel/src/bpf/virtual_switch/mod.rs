@@ -4,6 +4,7 @@
 mod absent;
 mod denials;
 mod flow_cuts;
+mod instance_calls;
 mod rows;
 mod servers;
 

@@ -21,7 +21,7 @@ pub(super) fn admit(
     let callee = index
         .admit_caller(caller, key.destination)
         .map_err(|refusal| match refusal {
-            AddressRefusal::NotDeployed(_) => (DropReason::NotDeployed, Some(caller.clone())),
+            AddressRefusal::NotDeployed(_) => (DropReason::NotDeployed, None),
             AddressRefusal::NotDeclared(callee) => (DropReason::NotDeclared, Some(callee)),
             AddressRefusal::PlatformPort(callee) => (DropReason::PlatformPort, Some(callee)),
         })?;

@@ -16,7 +16,7 @@ use nearpath_node::machine::{
 };
 use nearpath_node::{Node, NodeConfig, SettleHook};
 use nearpath_types::{
-    DesiredFunction, DesiredState, Eip, FunctionRoute, FunctionSpec, InstanceId, InstanceState,
+    DesiredFunction, DesiredState, FunctionRoute, FunctionSpec, InstanceId, InstanceState,
     Revision, RoutingSnapshot,
 };
 use tokio::sync::watch;
@@ -260,7 +260,7 @@ impl InstanceProcess for FakeProcess {
         })
     }
 
-    fn has_calls(&self, _: Eip) -> io::Result<bool> {
+    fn has_calls(&self) -> io::Result<bool> {
         Ok(self.script == Script::Busy)
     }
 
