@@ -133,6 +133,7 @@ async fn addresses_of(server: &TestServer, name: &str, sample: Ipv6Addr) -> Valu
         .unwrap()
         .parse()
         .unwrap();
+    // Undeclared callees have no name inside, so their address is built from a declared one.
     let mut ipv6 = sample.octets();
     ipv6[12..].copy_from_slice(&address.octets());
     let instance = described["instances"][0]["addr"].as_str().unwrap();
@@ -145,6 +146,7 @@ async fn targets(server: &TestServer) -> BTreeMap<&'static str, Value> {
         .send_request(Method::GET, "/function/page/reviews", "")
         .await;
     let sample = String::from_utf8_lossy(sample.body()).into_owned();
+    // Else the text is an error of the function.
     let sample = sample.parse().unwrap_or_else(|_| panic!("{sample}"));
     let mut targets = BTreeMap::new();
     for (name, _) in GRAPH {
@@ -169,9 +171,11 @@ async fn check_matrix(server: &TestServer, times: usize) {
         assert_eq!(answer.status(), StatusCode::OK, "{text}\n{}", server.log());
         let outcomes: BTreeMap<String, BTreeMap<String, usize>> =
             serde_json::from_str(&text).unwrap();
+        // A way that was left out would pass silently.
         let ways = outcomes.len();
         assert_eq!(ways, others.len() * 16 + callees.len() * 3, "{outcomes:?}");
         for (attempt, counts) in outcomes {
+            // All attempts of a pair have one outcome: a single other one is a fault.
             let expected = expected(&attempt, callees);
             let all = BTreeMap::from([(expected.to_owned(), times)]);
             assert_eq!(counts, all, "{caller} -> {attempt}\n{}", server.log());
@@ -191,7 +195,9 @@ fn expected(attempt: &str, callees: &[&str]) -> &'static str {
 /// Gives a function other edges again and again, until told to stop. Returns how often.
 async fn change_edges(server: &TestServer, least: usize, is_done: &AtomicBool) -> usize {
     let mut changes = 0;
+    // At least so many, and as long as requests are sent.
     while changes < least || !is_done.load(Ordering::Relaxed) {
+        // Rows of the functions under test change, too: they are callees of this one.
         for calls in ["ratings", "ratings,details", "details,reviews", ""] {
             let mut function = echo_function(&server.data_dir, "changing");
             function["annotations"] =
@@ -218,6 +224,7 @@ async fn only_declared_pairs_pass_while_edges_change() {
     for (name, _) in GRAPH {
         server.wait_available(name, 1).await;
     }
+    // The changes last as long as the matrix, however fast either is.
     let is_done = AtomicBool::new(false);
     let matrix = async {
         check_matrix(&server, times).await;
@@ -236,6 +243,7 @@ async fn check_denials(server: &TestServer) {
             let row = format!(
                 r#"nearpath_edge_connections_denied_total{{caller="{caller}.openfaas-fn",callee="{callee}.openfaas-fn""#
             );
+            // Declared pairs must not be counted as denied, either.
             let is_denied = callee != caller && !callees.contains(&callee);
             assert_eq!(metrics.contains(&row), is_denied, "{row}\n{metrics}");
         }
@@ -263,6 +271,7 @@ async fn only_declared_pairs_pass_while_the_source_is_away() {
     for (name, _) in GRAPH {
         server.wait_available(name, 1).await;
     }
+    // A rename removes all files at once, as a lost mount does.
     std::fs::rename(&source, folder.path().join("away")).unwrap();
     eventually("the node misses its source", async || {
         server.log().contains("the last good state stays")

@@ -50,6 +50,7 @@ async fn connections_go_to_all_instances_in_turn() {
     server.wait_available("mirror", 3).await;
     let answers = run(&server, "front", TWELVE_CALLS).await;
     let mut calls_of = BTreeMap::new();
+    // The server names its own address, so no counter of ours is trusted.
     for answer in answers.as_array().unwrap() {
         let address = answer[0].as_str().unwrap();
         assert!(address.starts_with("10.62."), "{answers}");
@@ -57,8 +58,10 @@ async fn connections_go_to_all_instances_in_turn() {
         assert_eq!(answer[2], Value::Null, "the gateway named a caller");
         *calls_of.entry(address).or_insert(0) += 1;
     }
+    // In turn means evenly, from the first round on.
     let counts: Vec<_> = calls_of.into_values().collect();
     assert_eq!(counts, [4, 4, 4], "{answers}");
+    // Each call opened a connection: HTTP of the standard library keeps none.
     assert_eq!(connections(&server).await, 12);
 }
 
@@ -72,6 +75,7 @@ async fn requests_are_balanced_by_the_gateway_without_the_setting() {
         ("mirror balance=connection", Value::Null),
         ("glass=mirror balance=request", json!("front.openfaas-fn")),
     ] {
+        // Each deployment starts a caller with the new edges.
         deploy_front(&server, calls).await;
         let answer = run(&server, "front", ONE_CALL).await;
         assert_eq!(answer[2], gateway, "{calls}: {answer}");
@@ -84,6 +88,7 @@ async fn the_gateway_wakes_the_callee_and_later_connections_are_straight() {
     let server = start(|_| ()).await;
     server.scale("mirror", 0).await;
     server.wait_available("mirror", 0).await;
+    // Only the gateway wakes functions.
     let woken = run(&server, "front", ONE_CALL).await;
     assert_eq!(woken[2], "front.openfaas-fn", "{woken}");
     assert_eq!(run(&server, "front", ONE_CALL).await[2], Value::Null);
@@ -97,6 +102,7 @@ async fn functions_that_need_their_watchdog_keep_it() {
         ("max_inflight", "2"),
         ("upstream_url", "http://127.0.0.1:5000/base"),
     ] {
+        // Each setting has a server of its own: a deployment keeps the variables of the last one.
         let server = start(|mirror| mirror["envVars"][key] = value.into()).await;
         let answer = run(&server, "front", ONE_CALL).await;
         assert_eq!(answer[2], "front.openfaas-fn", "{key}: {answer}");
@@ -116,6 +122,7 @@ while time.time() < end:
     connection.getresponse().read()
     result += 1
     time.sleep(0.01)"#;
+    // Not before its first request: an unused connection could end for another reason.
     let removal = async {
         eventually("the connection is open", async || {
             connections(&server).await == 1

@@ -45,6 +45,7 @@ pub(crate) fn build_example(folder: &Path) -> Result<(), String> {
     let built = built.unwrap();
     match built.status.code() {
         Some(0) => Ok(()),
+        // As of automake: the test cannot run here.
         Some(77) => Err(String::from_utf8_lossy(&built.stdout).trim().to_owned()),
         _ => panic!("{}", String::from_utf8_lossy(&built.stderr)),
     }
@@ -57,6 +58,7 @@ async fn run_commands(server: &TestServer, folder: &Path, text: &str) -> Output 
     let address = server.addr.to_string();
     let mut command = tokio::process::Command::new("bash");
     command
+        // A reader's shell would go on after a failure; the test must not.
         .args(["-euc", &text.replace(PAGE_ADDRESS, &address)])
         .current_dir(folder)
         .env("PATH", format!("{}:{path}", programs.display()))
@@ -90,6 +92,7 @@ async fn the_page_for_one_machine_works_as_it_stands() {
     let mut outputs = 0;
     for (at, &(kind, text)) in blocks.iter().enumerate() {
         match blocks.get(at + 1) {
+            // Outputs are compared with the commands above them.
             _ if kind != "sh" => {}
             Some(&("text", expected)) => {
                 run_until(&server, folder.path(), text, expected).await;
@@ -101,7 +104,9 @@ async fn the_page_for_one_machine_works_as_it_stands() {
             }
         }
     }
+    // Otherwise a page without outputs would pass.
     assert!(outputs >= 5, "the page has changed");
+    // The command with EPERM has run once.
     let denied = r#"nearpath_edge_connections_denied_total{caller="productpage.openfaas-fn",callee="ratings.openfaas-fn",reason="not_allowed"} 1"#;
     let metrics = server.read_metrics().await;
     assert!(metrics.contains(denied), "{metrics}");

@@ -46,6 +46,7 @@ async fn wait_state(server: &TestServer, function: &str, wanted: &[&str]) {
 
 /// Waits until the kernel has stopped a process and its descendants.
 async fn wait_stopped(server: &TestServer, function: &str) {
+    // The state is set before the kernel stops the processes.
     let pids = server.instance_processes(function).await;
     assert!(!pids.is_empty());
     eventually("its processes have stopped", async || {
@@ -61,6 +62,7 @@ async fn wait_stopped(server: &TestServer, function: &str) {
 }
 
 fn is_frozen(group: &str) -> bool {
+    // Hybrid machines have the unified hierarchy in a folder of its own.
     let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
     roots.iter().any(|root| {
         let events = std::fs::read_to_string(format!("{root}{group}/cgroup.events"));
@@ -86,6 +88,7 @@ async fn a_frozen_instance_answers_the_next_call() {
         freeze(&server, "counter").await;
     }
     assert_eq!(call(&server, "").await, "4");
+    // The same processes: none was started for a call.
     assert_eq!(server.instance_pids("counter").await, pids);
     assert_eq!(
         server.metric_total("nearpath_instance_thaws_total").await,
@@ -106,6 +109,7 @@ async fn open_calls_end_before_an_instance_is_frozen() {
         .await;
         freeze(&server, "counter").await;
     };
+    // The call is open while the function is scaled to zero.
     let (count, ()) = tokio::join!(call(&server, "1"), sleep);
     assert_eq!(count, "1");
     assert_eq!(call(&server, "").await, "2");
@@ -120,6 +124,7 @@ async fn a_server_of_another_protocol_keeps_its_data() {
     store["envVars"]["upstream_url"] = "http://127.0.0.1:6379".into();
     server.deploy_ready(&frozen_for(store, "10m")).await;
     server.deploy_ready(&caller(&server, "cart", "store")).await;
+    // Redis keeps this in its memory alone.
     let set = r#"result = ask("store", 6379, b"SET key kept\r\n")[0]"#;
     assert_eq!(run(&server, "cart", set).await, "+OK\r\n");
     for _ in 0..2 {
@@ -142,6 +147,7 @@ async fn datagrams_wake_a_frozen_instance() {
     let store = frozen_for(udp_function(&server, "store"), "10m");
     server.deploy_ready(&store).await;
     server.deploy_ready(&caller(&server, "cart", "store")).await;
+    // One socket for all calls of the program.
     let open = "import builtins
 builtins.kept = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 kept.settimeout(30)
@@ -196,6 +202,7 @@ async fn frozen_instances_end_at_their_time_and_with_their_revision() {
     wait_state(&server, "counter", &[]).await;
     assert_eq!(call(&server, "").await, "1", "a new instance");
     server.deploy(&counter(&server, "10m")).await;
+    // Old instances answer until a new one is ready.
     let is_new = async || call(&server, "").await == "1";
     eventually("the next revision answers", is_new).await;
     freeze(&server, "counter").await;
@@ -206,6 +213,7 @@ async fn frozen_instances_end_at_their_time_and_with_their_revision() {
 #[tokio::test]
 async fn no_end_of_the_server_leaves_a_frozen_process() {
     need_root!();
+    // A frozen process handles no signal but SIGKILL.
     for signal in [Signal::TERM, Signal::KILL] {
         let folder = tempfile::tempdir().unwrap();
         let mut server = TestServer::start_in(folder.path(), &[]).await;
@@ -226,6 +234,7 @@ async fn a_thawed_instance_has_its_channels_again() {
     let mut echo = frozen_for(echo_function(&server.data_dir, "echo"), "10m");
     echo["annotations"]["nearpath.io/chain"] = json!("shop");
     server.deploy_ready(&echo).await;
+    // A question mark asks for the path of the call.
     let path = async || {
         let request = Request::post("/function/echo").header("host", "localhost");
         let request = request.header("X-Nearpath-Path", "?");

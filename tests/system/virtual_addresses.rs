@@ -235,6 +235,7 @@ async fn any_end_of_the_server_removes_the_switch() {
             2,
             "of the hub and of the instance: {links:?}"
         );
+        // Ids of links are not used again soon.
         let links: BTreeSet<_> = links.into_keys().collect();
         assert!(links.is_subset(&all_links()));
         server.end_with(signal);

@@ -38,6 +38,7 @@ fn write_stack(machines: &Machines, edges: &str) {
     let other = counted("other", "nodes: [c],");
     let store = redis_entry("nodes: [b],");
     let witness = function_entry("witness", "./witness", "nodes: [b],");
+    // The edge can be removed by another call.
     let chains = format!("chains:\n  shop: {{edges: {{{edges}}}}}\n");
     let text = format!("functions:\n{front}{other}{store}{witness}{chains}");
     machines.write("stack.yml", &text);
@@ -51,6 +52,7 @@ async fn start_node() -> Machines {
     machines.write("witness/server.py", WITNESS_HANDLER);
     write_stack(&machines, "front: [store, other, witness]");
     machines.start(0).await;
+    // A refusal because of a start would look like one of the cases.
     let series = "nearpath_instances{state=\"ready\"}";
     eventually("both instances are ready", async || {
         machines.metric(0, series).await == 2.0

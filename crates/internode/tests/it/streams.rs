@@ -49,6 +49,7 @@ impl NodeDialer for ScriptedNodes {
 async fn serve(node: String, stream: DuplexStream) {
     let service = service_fn(move |request| respond(node.clone(), request));
     let http = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    // A client that leaves is an error here.
     let _ = http.with_upgrades().await;
 }
 
@@ -63,6 +64,7 @@ async fn respond(
             tokio::spawn(async move {
                 let mut stream = TokioIo::new(upgraded.await.unwrap());
                 let mut bytes = Vec::new();
+                // The answer comes after the end of the question: each direction ends by itself.
                 stream.read_to_end(&mut bytes).await.unwrap();
                 stream.write_all(&bytes).await.unwrap();
                 stream.shutdown().await.unwrap();
@@ -99,6 +101,7 @@ fn states(names: &[&str]) -> Arc<PeerStates> {
             ..PeerStatus::new(Instant::now())
         };
         let callee = stream_request().callee;
+        // No ready instance: a stream may wake one.
         status.functions.insert(callee, FunctionLoad::default());
         (name(text), Arc::new(status))
     };

@@ -57,6 +57,7 @@ impl InstanceCgroup {
     /// They go on after an error.
     pub fn freeze(&self) -> io::Result<()> {
         let freezer = self.freezer.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        // The first freeze moves; later ones find processes that were started from outside.
         if let FreezerGroup::BelowZygote(folder) = freezer {
             self.move_into(folder)?;
         }
@@ -84,6 +85,7 @@ impl InstanceCgroup {
             return Ok(());
         };
         match hierarchy.version {
+            // Any value will do.
             CgroupVersion::V1 => fs::write(folder.join("memory.force_empty"), "0"),
             CgroupVersion::V2 => {
                 let used = fs::read_to_string(folder.join("memory.current"))?;
@@ -136,6 +138,7 @@ impl FreezerGroup {
 fn processes_outside(group: &Path, threaded: &Path) -> io::Result<Vec<String>> {
     // The whole group first: a process that is moved in between counts as inside.
     let processes = fs::read_to_string(group.join("cgroup.procs"))?;
+    // A threaded group has no list of processes (cgroup-v2.rst, "Threads").
     let threads = fs::read_to_string(threaded.join("cgroup.threads"))?;
     let inside: BTreeSet<_> = threads.lines().collect();
     let outside = processes.lines().filter(|id| !inside.contains(id));

@@ -99,6 +99,7 @@ fn a_frozen_instance_answers_when_it_is_thawed() {
         lab.cgroup.freeze().unwrap();
         let mut waiting = lab.connect();
         waiting.set_nonblocking(true).unwrap();
+        // The kernel accepts connections for a frozen server, so only answers show that it is frozen.
         let before = lab.cgroup.cpu_time();
         std::thread::sleep(Duration::from_millis(50));
         let error = waiting.read(&mut [0]).unwrap_err();
@@ -130,6 +131,7 @@ while True:
 #[test]
 fn an_instance_that_forks_all_the_time_can_be_frozen() {
     let lab = need_support!(FreezeLab::create_with("freeze-fork", FORKING_SERVER));
+    // A process may fork between two steps of the move, so once is not enough.
     for _ in 0..20 {
         lab.cgroup.freeze().unwrap();
         lab.cgroup.thaw().unwrap();
@@ -149,6 +151,7 @@ fn a_frozen_instance_can_be_killed() {
 #[test]
 fn the_next_start_removes_groups_of_frozen_instances() {
     let lab = need_support!(FreezeLab::create("freeze-left"));
+    // On a pure v2 machine, instances are frozen in their own groups.
     let Some(zygote) = lab.group.zygote_group() else {
         assert!(lab.cgroup.can_freeze(), "in its own group");
         return;

@@ -63,6 +63,7 @@ fn call_without(left_out: &[&str], address: &str) -> io::Result<String> {
     let lab = CutLab::create_without(left_out)?;
     listen_at(&lab, address);
     open_server(&lab, PORT);
+    // The caller has no gateway inside, so only the straight way can answer.
     lab.lab.switch.balance_connections(EDGE, true)?;
     let calls = lab.run(CALLER, CALL);
     lab.kill_all();
@@ -105,6 +106,7 @@ fn only_edges_that_ask_for_it_are_balanced_per_connection() {
     assert_eq!(call(), refused_calls());
     switch.balance_connections(EDGE, true).unwrap();
     assert_eq!(call(), expected_peers());
+    // The setting ends with its edge.
     switch.remove_edge(EDGE);
     switch.add_edge(EDGE).unwrap();
     assert_eq!(call(), refused_calls(), "of an edge that was removed");
@@ -137,6 +139,7 @@ fn the_address_of_an_instance_is_no_way_to_its_server() {
 #[test]
 fn a_listener_for_ipv6_alone_is_passed_over() {
     let lab = need_support!(CutLab::create_without(&[]));
+    // The listener for IPv6 is noted first.
     let ipv6 = format!(
         "only_ipv6 = socket.socket(socket.AF_INET6)
 only_ipv6.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -162,6 +165,7 @@ for one in other, other_80: threading.Thread(target=accept_all, args=(one,), dae
     open_server(&lab, PORT);
     lab.lab.switch.balance_connections(EDGE, true).unwrap();
     assert_eq!(lab.run(CALLER, CALL), expected_peers());
+    // Threads that wait in accept() hold a closed listener; shutdown() ends it.
     let close = "server.shutdown(socket.SHUT_RDWR); server.close()";
     assert_eq!(lab.run(DECLARED, close), "");
     assert_eq!(lab.run(CALLER, CALL), refused_calls());

@@ -61,6 +61,7 @@ impl FunctionState {
             .zip(policy)
             .is_some_and(|(node, policy)| !policy.runs_on(node));
         self.asleep_since = match desired.replicas {
+            // A later change of a sleeping function does not prolong its time.
             0 => self.asleep_since.or(Some(now)),
             _ => None,
         };

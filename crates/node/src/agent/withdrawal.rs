@@ -56,6 +56,7 @@ impl NodeAgent {
     /// Asks a frozen instance to go on. It counts as starting until it does.
     pub(super) fn thaw_instance(&mut self, id: InstanceId) {
         if let Some(record) = self.instances.get_mut(id) {
+            // Not ready yet: callers must not reach it while it is still frozen.
             record.state = InstanceState::Starting;
             let _ = record.sleep.send(SleepRequest::Thaw); // it may just have ended
         }

@@ -36,6 +36,7 @@ impl SleepState {
     pub(super) fn begin(process: Arc<dyn InstanceProcess>, request: StopRequest) -> Self {
         Self::AwaitingIdle(Box::pin(async move {
             let stop_timeout = request.timeout;
+            // A call on its way would meet a frozen process.
             let _ = timeout(SETTLE_TIMEOUT, request.withdrawn).await;
             let waited = timeout(stop_timeout, wait_idle(process)).await;
             let late = |_| Err(io::Error::other("its calls did not end in time"));

@@ -294,6 +294,7 @@ impl InstanceMachine for KernelMachine {
         let mut cgroup = self
             .cgroups
             .create_instance(spec.id, &kernel_limits(&spec.limits))?;
+        // Nothing is moved now: a start would pay for it.
         let zygote = self.socket_group.as_ref();
         cgroup.set_zygote_group(zygote.and_then(SocketGroup::zygote_group));
         // Each guard removes its part again if a later step fails.

@@ -199,6 +199,7 @@ impl InstanceProcess for KernelProcess {
             .and_then(|held| held.switch_permit.as_ref());
         match permit.zip(self.open_netns()?) {
             Some((permit, netns)) => permit.has_calls(netns),
+            // Without a switch nothing is frozen.
             None => Err(io::ErrorKind::Unsupported.into()),
         }
     }

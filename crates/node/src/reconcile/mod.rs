@@ -134,6 +134,7 @@ fn plan_sleep(desired: Option<DesiredInstances>, mut usable: Vec<InstanceView>) 
         let can_freeze = matches!(one.state, InstanceState::Frozen | InstanceState::Ready);
         can_freeze && desired.is_some_and(|desired| desired.revision == one.revision)
     };
+    // Frozen ones first: they cost nothing to keep.
     usable.sort_by_key(|one| (one.state != InstanceState::Frozen, one.id));
     let (kept, mut others): (Vec<_>, Vec<_>) = usable.into_iter().partition(is_kept);
     let count = desired.map_or(0, |desired| desired.frozen as usize);

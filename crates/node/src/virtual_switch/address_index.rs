@@ -43,6 +43,7 @@ impl AddressIndex {
                     function: route.id.clone(),
                     is_frozen: one.state == InstanceState::Frozen,
                 };
+                // Instances that share the network of the machine have no address of their own.
                 Some((ipv4(one.addr.ip())?, instance))
             });
             index.instances.extend(instances);
@@ -78,6 +79,7 @@ impl AddressIndex {
         let callee = self.functions.get(&address);
         let callee = callee.ok_or(AddressRefusal::NotDeployed(address))?;
         let caller = self.snapshot.functions.get(caller);
+        // A caller that the snapshot does not have was removed, and its edges with it.
         if !caller.is_some_and(|caller| caller.policy.may_call(&callee.id)) {
             return Err(AddressRefusal::NotDeclared(callee.id.clone()));
         }

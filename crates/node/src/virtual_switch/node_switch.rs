@@ -266,6 +266,7 @@ impl InstancePermit {
     /// Fails when the kernel has no memory.
     pub(crate) fn rejoin_peers(&self) -> io::Result<()> {
         let switch = &self.switch.0;
+        // Before it runs: its own datagrams need the row.
         switch.switch.show_instance(self.eip, self.function)?;
         // Edges of its function may have ended meanwhile.
         switch.cutter.request_cuts([self.function].into());

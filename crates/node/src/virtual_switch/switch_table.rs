@@ -96,6 +96,7 @@ fn difference(before: &FunctionRows, after: &FunctionRows) -> Vec<SwitchChange> 
     };
     let added = after.callees.difference(&before.callees).map(edge);
     let removed = before.callees.difference(&after.callees).map(edge);
+    // After the edge itself, whose row it refers to.
     let by_connection = after
         .connection_balanced
         .difference(&before.connection_balanced)

@@ -2,7 +2,7 @@
 
 use nearpath_types::{FunctionName, policy};
 
-use super::topic::{TopicDeclaration, read_topic};
+use super::topic_declaration::{TopicDeclaration, read_topic};
 use crate::problem::ProblemList;
 use crate::yaml::typed_nodes::{SpannedText, shorten};
 use crate::yaml::{YamlEntry, YamlNode, YamlValue};
@@ -61,6 +61,7 @@ impl DeclaredEdge {
 }
 
 fn split_settings(callee: SpannedText) -> (SpannedText, String) {
+    // As the node reads the annotation, so that both agree on every text.
     let (name, settings) = policy::split_edge_settings(&callee.text);
     let (text, settings) = (name.trim().to_owned(), settings.trim().to_owned());
     let span = callee.span;
@@ -123,6 +124,7 @@ pub(crate) fn read_chain(entry: &YamlEntry, problems: &mut ProblemList<'_>) -> C
                 let entries = problems.expect_map(&field.value, "topics").iter();
                 chain.topics = entries.map(|entry| read_topic(entry, problems)).collect();
             }
+            // Settings are annotations of every function of the chain.
             key => match CHAIN_SETTINGS.iter().find(|(setting, ..)| *setting == key) {
                 Some(setting) => {
                     chain
@@ -133,6 +135,7 @@ pub(crate) fn read_chain(entry: &YamlEntry, problems: &mut ProblemList<'_>) -> C
             },
         }
     }
+    // Last: it compares settings with each other.
     warn_huge_pages(&chain, problems);
     chain
 }

@@ -23,6 +23,7 @@ mod function_names;
 mod membership;
 mod resolved_edge;
 mod topic;
+mod topic_declaration;
 
 use std::collections::BTreeSet;
 

@@ -32,6 +32,7 @@ pub(super) fn parse_calls(
         .map(str::trim)
         .filter(|item| !item.is_empty())
     {
+        // Before the alias: settings have equals signs, too.
         let (item, settings) = split_edge_settings(item);
         let (alias, name) = item.split_once('=').map_or((None, item), |(alias, name)| {
             (Some(alias.trim()), name.trim())
@@ -68,6 +69,7 @@ pub fn split_edge_settings(item: &str) -> (&str, &str) {
         !before.ends_with('=') && !after.starts_with('=')
     };
     let blanks = item.char_indices().filter(|(_, one)| one.is_whitespace());
+    // Lists written by hand may have blanks around the sign of an alias.
     let end = blanks.map(|(at, _)| at).find(|at| is_end(*at));
     end.map_or((item, ""), |at| item.split_at(at))
 }

@@ -15,7 +15,7 @@ use crate::sockets::{DumpedSocket, SocketDump, SocketProtocol};
 /// The node's user. Its sockets inside an instance belong to the gateway.
 const NODE_UID: u32 = 0;
 /// Time without a byte after which a connection of another instance counts as idle.
-const QUIET_TIME: Duration = Duration::from_secs(1);
+const QUIET_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Purpose of a connection.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,7 +42,10 @@ impl VirtualSwitch {
             .iter()
             .any(|socket| match kind_of(socket, eip, &networks, watchdog) {
                 ConnectionKind::OfGateway => true,
-                ConnectionKind::OfOthers => socket.quiet_time.is_none_or(|time| time < QUIET_TIME),
+                // Whether a request is open is unknown; a silent connection hardly has one.
+                ConnectionKind::OfOthers => {
+                    socket.quiet_time.is_none_or(|time| time < QUIET_INTERVAL)
+                }
                 ConnectionKind::Own => false,
             }))
     }
@@ -77,6 +80,7 @@ fn kind_of(
     networks: &NetworksRow,
     watchdog: u16,
 ) -> ConnectionKind {
+    // A datagram that is lost is no call that waits.
     if socket.protocol == SocketProtocol::Udp || !socket.has_peer() {
         return ConnectionKind::Own;
     }

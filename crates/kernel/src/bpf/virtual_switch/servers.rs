@@ -42,6 +42,7 @@ impl VirtualSwitch {
             let taken = attached.and_then(|link| program.take_link(link));
             taken.map_err(|error| bpf_error(&error))?
         };
+        // Attached before its port is known: a connection never meets one without the other.
         let servers = &mut self.lock().servers;
         servers.attachments.insert(eip, attachment);
         map_result(
