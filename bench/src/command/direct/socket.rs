@@ -67,7 +67,7 @@ pub(super) async fn measure(
 
 fn add_goals(comparison: &mut BenchComparison) {
     let p50 = |variant| comparison.row_value(CONNECT_CASE, variant, |row| row.p50_us);
-// The same packets take the same way: the difference is the program.
+    // The same packets take the same way: the difference is the program.
     let more = p50(NEARPATH).unwrap_or(f64::NAN) - p50(HUB).unwrap_or(f64::NAN);
     let name = format!("{CONNECT_CASE}, µs more than {HUB}, p50");
     comparison.add_figure(figure(name, more, GOAL_CONNECT_US));
@@ -95,7 +95,7 @@ impl SocketFixture {
         Ok(Self {
             functions,
             caller,
-// Without a hub, for what a user could have by hand.
+            // Without a hub, for what a user could have by hand.
             pair: start_plain(PlainPath::Pair).await?,
             hub: start_plain(PlainPath::Hub).await?,
         })
@@ -117,7 +117,7 @@ impl SocketFixture {
         comparison: &mut BenchComparison,
     ) -> Result<(), BenchError> {
         let platform = self.functions.server.pid();
-// The caller has no name for it.
+        // The caller has no name for it.
         let address = self.functions.virtual_address(UNDECLARED).await?;
         let path = NamedPath::by_name(NEARPATH, &self.caller, &address, platform);
         let case = (DENIED_CASE, CONNECT_PORT, CallerWork::Denied);
