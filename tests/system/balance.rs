@@ -94,7 +94,7 @@ async fn the_gateway_wakes_the_callee_and_later_connections_are_straight() {
     assert_eq!(run(&server, "front", ONE_CALL).await[2], Value::Null);
 }
 
-/// What the watchdog enforces holds for all calls of a function.
+/// Settings that the watchdog enforces hold for all calls of a function.
 #[tokio::test]
 async fn functions_that_need_their_watchdog_keep_it() {
     need_root!();

@@ -91,7 +91,7 @@ pub type UpgradeTask = Box<dyn FnOnce(UpgradedStream) -> BoxFuture<'static, ()> 
 pub struct NodeResponse {
     /// The response.
     pub response: Response<Body>,
-    /// What follows a response with status 101.
+    /// Task that serves the connection after a response with status 101.
     pub upgrade: Option<UpgradeTask>,
 }
 

@@ -259,7 +259,7 @@ mod tests {
         assert_eq!((row.requests, row.failed, row.in_flight), (7, 1, 3));
         assert_eq!((row.seconds, row.answer_bytes), (2.0, 7));
         assert_eq!(row.latency[2].count, 1);
-        // What the gateway counts itself: another count here would be a second one.
+        // The gateway counts its own calls: a count here would be a second one.
         assert_eq!(stats.call_totals(&cart).ended, 4);
     }
 

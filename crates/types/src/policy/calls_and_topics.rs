@@ -77,11 +77,14 @@ pub fn split_edge_settings(item: &str) -> (&str, &str) {
 /// Parses the settings of an edge, with blanks between them; `None` without any.
 ///
 /// # Errors
-/// Names the setting or value that is not known.
+/// Names the setting or value that is not known, or that is there twice.
 pub fn parse_edge_settings(settings: &str) -> Result<Option<EdgeBalance>, String> {
     let mut balance = None;
     for setting in settings.split_whitespace() {
         match setting.split_once('=') {
+            Some((BALANCE, _)) if balance.is_some() => {
+                return Err(format!("an edge has `{BALANCE}` once"));
+            }
             Some((BALANCE, value)) => balance = Some(value.parse()?),
             _ => {
                 return Err(format!(

@@ -13,11 +13,6 @@ pub enum EdgeBalance {
     Connection,
 }
 
-impl EdgeBalance {
-    /// Names of all values.
-    pub const NAMES: [&str; 2] = ["request", "connection"];
-}
-
 impl FromStr for EdgeBalance {
     type Err = String;
 

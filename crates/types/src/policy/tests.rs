@@ -75,6 +75,7 @@ fn edges_have_a_balance() {
     for (calls, why) in [
         ("cart balance=sticky", "expected request or connection"),
         ("cart weight=3", "unknown setting `weight=3`"),
+        ("cart balance=request balance=connection", "once"),
         ("cart pay", "unknown setting `pay`"),
         (
             "a=cart balance=connection, b=cart balance=request",

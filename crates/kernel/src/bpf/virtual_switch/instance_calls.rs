@@ -42,7 +42,7 @@ impl VirtualSwitch {
             .iter()
             .any(|socket| match kind_of(socket, eip, &networks, watchdog) {
                 ConnectionKind::OfGateway => true,
-                // Whether a request is open is unknown; a silent connection hardly has one.
+                // The kernel knows no requests: a silent connection hardly has an open one.
                 ConnectionKind::OfOthers => {
                     socket.quiet_time.is_none_or(|time| time < QUIET_INTERVAL)
                 }

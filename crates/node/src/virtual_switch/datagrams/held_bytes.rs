@@ -27,7 +27,7 @@ impl HeldBytes {
     /// Returns whether a caller may hold so many bytes more.
     pub(super) fn fits(&self, caller: &FunctionId, bytes: usize) -> bool {
         let own = self.by_caller.get(caller).copied().unwrap_or(0);
-        // What is free before them: so the caller leaves as much as it holds.
+        // The room before them counts: so the caller leaves as much as it holds.
         own.saturating_add(bytes) <= self.limit - self.total
     }
 

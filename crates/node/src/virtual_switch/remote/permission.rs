@@ -7,8 +7,8 @@ use crate::instance::variables::WATCHDOG_PORT;
 /// Name of this component in errors.
 pub(crate) const COMPONENT: &str = "node";
 
-/// Checks that `node` may open a stream for a function that runs on it, to a function that runs here. Only
-/// what this node knows counts.
+/// Checks that `node` may open a stream for a function that runs on it, to a function that runs here. The
+/// snapshot of this node decides, not the other node.
 ///
 /// # Errors
 /// `not_allowed` with both functions, or `not_here`.
