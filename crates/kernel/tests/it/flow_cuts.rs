@@ -346,6 +346,34 @@ result = states()
     lab.kill_all();
 }
 
+/// Servers try again after EAGAIN, for ever: a forgotten peer must not look like a full queue.
+#[test]
+fn answers_to_forgotten_peers_fail_for_good() {
+    let lab = need_support!(CutLab::create());
+    lab.remove_edge(DECLARED, CALLER);
+    let bind = "
+served, peers = socket.socket(type=socket.SOCK_DGRAM), []
+served.bind(('', 7014)); served.settimeout(20)";
+    assert_eq!(lab.run(DECLARED, bind), "");
+    // More peers than a socket has slots, in parts that fit into its queue.
+    for part in 0..16 {
+        let ask = format!(
+            "for port in range({0}, {0} + 100):
+    with socket.socket(type=socket.SOCK_DGRAM) as one:
+        one.bind(('', port)); one.sendto(b'x', (CALLEE, 7014))",
+            20_000 + 100 * part
+        );
+        assert_eq!(lab.run(CALLER, &ask), "");
+        let take = "peers += [served.recvfrom(1)[1] for _ in range(100)]";
+        assert_eq!(lab.run(DECLARED, take), "");
+    }
+    let answer = "
+outcomes = {state(lambda s: served.sendto(b'x', peer) and 'sent', None) for peer in peers}
+result = ' '.join(sorted(outcomes))";
+    assert_eq!(lab.run(DECLARED, answer), "EHOSTUNREACH sent");
+    lab.kill_all();
+}
+
 /// Connects as fast as possible, and keeps the last sockets. Each thread ends when it is denied.
 const CONNECT_ALWAYS: &str = "
 held, threads = [], []
